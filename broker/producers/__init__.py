@@ -1,1 +1,1 @@
-"""Idempotent sending: who sent what into which queue, so that a run that comes again is stored once."""
+"""Idempotent producers: sequence numbers of batches, so that a batch that is sent again is stored once."""

@@ -1,14 +1,14 @@
-"""Finding in the log what producers have stored, by the property of numbered records.
+"""Finds in the log what producers have stored, by the property of numbered records.
 
-A record with count n describes itself and the n − 1 records after it in the log, as far as they are of its queue,
-follow it there, and were stored at the same time: a torn append may have lost the tail, or recovery covered damage. A
-record with count 1 may wait elsewhere: then REAL_TOPIC and REAL_QID name its queue. Copies that a broker made later
-(delivered, committed, retried, dead letters) do not count.
+A record with count n describes itself and the n − 1 records after it in the log that are of the same queue, follow it
+there, and were stored at the same time. There may be fewer: a torn append may have lost the tail, or recovery may have
+replaced damaged records. A record with count 1 may be in another topic while it waits: then REAL_TOPIC and REAL_QID
+name its queue. Copies that a broker made later (delivered, committed, retried, dead letters) do not count.
 
-A pass over the log (`RunScan`) reads files, or gets a follower's records. A run whose last record
-may still follow is reported with the next one that begins, or by `rest`.
+A pass over the log (`RunScan`) reads files, or gets a follower's records. A batch whose last record may still follow is
+reported with the next batch that begins, or by `rest`.
 
-Cost: about 0.5 ms per MiB of log to look for the property; about 15 µs per run, and 20 ns for each further record.
+Cost: about 0.5 ms per MiB of log to search for the property; about 15 µs per batch, and 20 ns per further record.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .sequences import Key, StoredRun
 
 _HINT: Final = b"PRODUCER_SEQUENCE\x01"
 _VALUE: Final = re.compile(rb"[0-9a-f:]{7,50}")
-#: Records whose columns are in memory at a time.
+#: Records whose columns are in memory at the same time.
 _CHUNK: Final = 1 << 15
 _PIECE_BYTES: Final = 1 << 20
 _WAITING: Final = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC))
@@ -47,7 +47,7 @@ _COPIES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 
 class FoundRun(NamedTuple):
-    """What the log holds of a run."""
+    """The records of one batch that the log contains."""
 
     key: Key
     epoch: int
@@ -55,9 +55,9 @@ class FoundRun(NamedTuple):
 
 
 def found_runs(log: CommitLog, begin: int, end: int) -> Iterator[FoundRun]:
-    """Yield what LOG holds of numbered runs whose first record begins in [BEGIN, END), in the order of the log.
+    """Yield the numbered batches in LOG whose first record begins in [BEGIN, END), in the order of the log.
 
-    BEGIN is where a record begins, or a file.
+    BEGIN is the begin of a record, or of a file.
     """
     scan = RunScan()
     yield from scan.log(log, begin, end)
@@ -66,7 +66,7 @@ def found_runs(log: CommitLog, begin: int, end: int) -> Iterator[FoundRun]:
 
 @dataclass(slots=True)
 class _Open:
-    """A run of which records may follow: so many that were not looked at yet, of the queue of its first one."""
+    """A batch of which records may follow: the number of expected records, and the queue of its first one."""
 
     key: Key
     epoch: int
@@ -76,20 +76,20 @@ class _Open:
     queue_offset: int
     store_ms: int
     left: int
-    #: Where in the log the first one is.
+    #: Log offset of the first record.
     log_offset: int
     end_offset: int
-    #: Its records carry their own numbers, and may lie in several queues.
+    #: Its records have their own numbers, and may be in several queues.
     scattered: bool = False
-    #: It lies in another queue than it was sent to.
+    #: It is in another queue than it was sent to.
     waits: bool = False
-    #: Which of its records carry numbers, by where in the log.
+    #: The rows of its records with numbers, by log offset.
     rows: dict[int, int] = field(default_factory=dict)
-    #: The numbers of those behind the first, and where in the log they are, as they were found.
+    #: The numbers of the records after the first, and their log offsets, as they were found.
     behind: list[tuple[Longs, Longs]] = field(default_factory=list)
 
     def found(self) -> FoundRun:
-        """Return what was found."""
+        """Return the records that were found."""
         if self.numbers.count == len(self.rows) == 1:
             return self.found_whole(self.end_offset)
         numbers = np.concatenate([[*self.rows], *(one for one, _ in self.behind)])
@@ -110,7 +110,7 @@ class _Open:
         return FoundRun(self.key, self.epoch, stored)
 
     def found_whole(self, end_offset: int) -> FoundRun:
-        """Return that all of it lies from its first record to END_OFFSET."""
+        """Return the batch with all its records, from the first one to END_OFFSET."""
         numbers = self.numbers
         stored = StoredRun(
             numbers.first,
@@ -126,7 +126,7 @@ class _Open:
         return FoundRun(self.key, self.epoch, stored)
 
     def is_joined_by(self, other: _Open) -> bool:
-        """Is OTHER a record of the same run that is stored in parts?"""
+        """Return whether OTHER is a record of the same batch, which is stored in parts."""
         same = (self.key, self.epoch, self.store_ms) == (other.key, other.epoch, other.store_ms)
         if not (same and self.scattered and other.scattered):
             return False
@@ -145,14 +145,14 @@ class RunScan:
         self._open: _Open | None = None
 
     def log(self, log: CommitLog, begin: int, end: int) -> Iterator[FoundRun]:
-        """Yield what [BEGIN, END) of LOG brings to its end."""
+        """Yield the batches that end in [BEGIN, END) of LOG."""
         for file in list(log.files.files):
             if begin < file.end and file.start < end:
                 stop = min(end, file.start + file.position)
                 yield from self._file(file, max(begin, file.start), stop)
 
     def _file(self, file: MappedFile, begin: int, end: int) -> Iterator[FoundRun]:
-        """Yield what [BEGIN, END) of FILE, log offsets, brings to its end."""
+        """Yield the batches that end in [BEGIN, END) of FILE (log offsets)."""
         at, stop = begin - file.start, end - file.start
         view = file.view[:stop]
         if self._open is None and not _may_hold_any(view, at):
@@ -167,25 +167,25 @@ class RunScan:
                 yield from self._records(view, parse_run(view, chunk), file.start, hits)
 
     def records(self, data: bytes, columns: RunColumns, base: int) -> Iterator[FoundRun]:
-        """Yield what the records of COLUMNS, which lie in DATA, bring to its end; DATA has log offset BASE."""
+        """Yield the batches that end with records of COLUMNS in DATA, which has the log offset BASE."""
         hits = _hits(data)
         if hits or self._open is not None:
             yield from self._records(memoryview(data), columns, base, hits)
 
     @property
     def open_at(self) -> int | None:
-        """Where in the log the run begins of which records may follow; None: there is none."""
+        """Log offset of the batch of which records may follow; None: there is none."""
         return None if self._open is None else self._open.log_offset
 
     def rest(self) -> Iterator[FoundRun]:
-        """Yield the last run as far as it has come, if records of it may follow."""
+        """Yield the last batch as far as it was found, if records of it may follow."""
         if self._open is not None:
             yield self._open.found()
 
     def _records(
         self, view: memoryview, columns: RunColumns, base: int, hits: list[tuple[int, bytes]]
     ) -> Iterator[FoundRun]:
-        """Yield what the records of COLUMNS bring to its end; HITS are places of the property and its values."""
+        """Yield the batches that end with records of COLUMNS. HITS: places of the property and its values."""
         array = as_bytes(view)
         firsts = _firsts(view, base, columns, hits)
         ends = [*(row for row, _ in firsts), len(columns)]
@@ -209,7 +209,7 @@ class RunScan:
     def _take(
         run: _Open, array: Bytes, columns: RunColumns, base: int, begin: int, end: int
     ) -> None:
-        """Add to RUN what of its records stands in rows [BEGIN, END); the log offset of the array is BASE."""
+        """Add the records of RUN in rows [BEGIN, END) to it. BASE is the log offset of the array."""
         end = min(end, begin + run.left)
         if begin >= end:
             return
@@ -234,7 +234,7 @@ class RunScan:
 
 
 def _stretches(array: Bytes, columns: RunColumns, rows: list[int]) -> list[int]:
-    """Return, for each of ROWS, the row at which records end to follow it in its queue, stored at the same time."""
+    """Return, for each of ROWS, the row after the last record that follows it in its queue with the same store time."""
     if not rows:
         return []
     good = columns.well_formed
@@ -250,7 +250,7 @@ def _stretches(array: Bytes, columns: RunColumns, rows: list[int]) -> list[int]:
 
 
 def _hits(data: bytes) -> list[tuple[int, bytes]]:
-    """Return where in DATA the property's name stands, and the value that follows it."""
+    """Return where the name of the property is in DATA, and the value after it."""
     hits = []
     at = data.find(_HINT)
     while at >= 0:
@@ -262,7 +262,7 @@ def _hits(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def _may_hold_any(view: memoryview, at: int) -> bool:
-    """Does the property's name stand anywhere in VIEW from AT on?"""
+    """Return whether the name of the property is in VIEW from AT on."""
     overlap = len(_HINT) - 1
     for begin in range(at, len(view), _PIECE_BYTES):
         if _HINT in bytes(view[begin : begin + _PIECE_BYTES + overlap]):
@@ -273,7 +273,7 @@ def _may_hold_any(view: memoryview, at: int) -> bool:
 def _firsts(
     view: memoryview, base: int, columns: RunColumns, hits: list[tuple[int, bytes]]
 ) -> list[tuple[int, _Open]]:
-    """Return the rows that carry numbers, and the run that begins there."""
+    """Return the rows with numbers, and the batch that begins at each."""
     if not hits:
         return []
     places = np.array([at for at, _ in hits], np.int64)
@@ -287,9 +287,9 @@ def _firsts(
         row = int(rows[index])
         room = int(begins[index] + columns.properties_size[row]) - at - len(_HINT)
         if at != int(begins[index]) and view[at - 1] != 0x02:
-            continue  # The end of another name.
+            continue  # It is the end of a longer name.
         run = _first(view, base, columns, row, value[:room])
-        found.pop(row, None)  # A later duplicate wins.
+        found.pop(row, None)  # A later duplicate replaces it.
         if run is not None:
             found[row] = run
     return list(found.items())
@@ -298,7 +298,7 @@ def _firsts(
 def _first(
     view: memoryview, base: int, columns: RunColumns, row: int, value: bytes
 ) -> _Open | None:
-    """Return the run that begins with record ROW, whose property says VALUE; None for what does not count."""
+    """Return the batch that begins with record ROW with the property VALUE; None if it does not count."""
     numbers = RunNumbers.parse(value)
     kind = int(columns.sys_flag[row]) & SYS_TRANSACTION
     if numbers is None or kind or int(columns.reconsume_times[row]):
@@ -328,7 +328,7 @@ def _first(
 
 
 def _target(view: memoryview, columns: RunColumns, row: int, topic: str) -> tuple[str, int] | None:
-    """Return the queue that record ROW was sent to; None for a copy, which was not sent."""
+    """Return the queue that record ROW was sent to; None for a copy that a broker made."""
     if topic.startswith(_COPIES):
         return None
     start = int(columns.properties_start[row])

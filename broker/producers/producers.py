@@ -1,15 +1,15 @@
-"""Idempotent sending at the broker: the table of producers, and how a start finds it again.
+"""Idempotent producers at the broker: the table of their sequences, and how a start restores it.
 
 The records in the log have their sequence numbers (run_numbers.py). A snapshot only saves reading: it covers the log up
-to a place that is on disk, and a start reads the log from there (found_runs.py). It is written at a clean stop, and
+to an offset that is on disk, and a start reads the log from there (found_runs.py). It is written at a clean stop, and
 while running after SAVE_BYTES, or after SAVE_INTERVAL_MS with changes.
 
     kill -9                 nothing is missing
-    power cut               what recovery finds is known; what was lost counts as not stored, and can be sent again
+    power cut               what recovery finds is known; lost messages count as not stored, and can be sent again
     a Java broker between   the same, unless it cut the log before the end of the snapshot, which is then ignored
-    no snapshot, a damaged  what the last SCAN_BYTES of the log hold is known. Older producers get UnknownProducer; a
-    one, another log's      first run (number 0) from before that is sent again is stored twice. A warning tells since
-                            when
+    no snapshot, a damaged  the contents of the last SCAN_BYTES of the log are known. Older producers get
+    one, another log's      UnknownProducer; a first batch (number 0) from before that is sent again is stored twice. A
+                            warning shows since when
 
 A follower maintains the table from the records of its log (`followed`), so a new master has nothing to read. It writes
 a snapshot only when what it covers is confirmed. Not thread-safe: the event loop owns it.
@@ -47,18 +47,18 @@ from .snapshots import ProducerSnapshot, decoded, encoded, log_tail, rows_of
 
 logger = logging.getLogger(__name__)
 
-#: How often whoever has the table looks whether it is worth saving.
+#: How often the owner of the table checks whether to save it.
 PRODUCERS_TICK_MS: Final = 5_000
 SAVE_BYTES: Final = 64 << 20
 SAVE_INTERVAL_MS: Final = 60_000
 SCAN_BYTES: Final = 1 << 30
-#: So much a follower puts off reading at most.
+#: Limit of bytes that a follower collects before it reads them.
 _UNREAD_BYTES_MAX: Final = 1 << 18
 _NAME: Final = "producers.json"
 
 
 class Producers:
-    """What producers have stored in STORE. `start` before the first run; CLOCK is the messages' time."""
+    """The sequences of producers in STORE. Call `start` before the first batch. CLOCK is the time of messages."""
 
     def __init__(
         self,
@@ -71,37 +71,35 @@ class Producers:
         self._store = store
         self._clock = clock
         self._path = f"{store.config.own_folder}/{_NAME}"
-        #: Up to where in the log it was read, or followed, and what goes on from there.
+        #: The log offset up to which it was read or followed, and the scan that continues there.
         self._end = -1
         self._scan = RunScan()
         self._follows = False
-        #: Is there anything in the log?
+        #: Whether the log has any records.
         self._is_begun = False
-        #: Few records each, which follow each other in the log from `_end` on.
+        #: Small pieces of the log, contiguous from `_end` on.
         self._unread: list[bytes] = []
         self._unread_bytes = 0
         self.sequences = ProducerSequences(producers_max, expiry_ms)
-        #: Log offset, and store time, before which repeats cannot be told; None: all can.
+        #: Log offset and store time before which duplicates cannot be detected; None: all can.
         self.unknown_before: tuple[int, int] | None = None
         self._saved_end = -1
         self._saved_version = -1
         self._saved_ms = 0
         self._saving = False
-        #: What is saved once all before an offset is confirmed.
+        #: A snapshot to save once the log before an offset is confirmed.
         self._unconfirmed: tuple[int, Callable[[], None]] | None = None
         self._saver = Flusher("not started: works at once")
         self._crowded_out = 0
         self._scanned_bytes = 0
 
-    # --- runs
-
     def follows(self, numbers: RunNumbers, run: Run) -> bool:
-        """Can RUN with NUMBERS be judged before what this turn has brought is appended?"""
+        """Return whether RUN with NUMBERS can be judged before the batches of this turn are appended."""
         key = numbers.producer_id, run.topic, run.queue
         return self.sequences.follows(key, numbers)
 
     def judge(self, numbers: RunNumbers, run: Run) -> tuple[Numbered, bool]:
-        """Return what of RUN with NUMBERS is to be stored, and whether each of its records has its own number.
+        """Return which records of RUN with NUMBERS are to be stored, and whether each has its own number.
 
         Raises InvalidArgument, UnknownProducer, ProducerFenced, OutOfOrderSequence.
         """
@@ -110,7 +108,7 @@ class Producers:
         return self.sequences.judge(key, numbers, self._clock.now_ms()), each
 
     def reserve(self, run: Numbered) -> None:
-        """RUN will be appended at the end of this turn."""
+        """Record that RUN will be appended at the end of this turn of the event loop."""
         self.sequences.reserve(run, self._clock.now_ms())
 
     def note(
@@ -118,7 +116,7 @@ class Producers:
         runs: Sequence[tuple[Numbered, Sequence[Part], Sequence[Appended | PocketMQError]]],
         begin: int,
     ) -> None:
-        """Note what became of the parts of RUNS, which were appended behind log offset BEGIN."""
+        """Record the results of the parts of RUNS, which were appended after log offset BEGIN."""
         failed = False
         for run, parts, outcomes in runs:
             error = next((one for one in outcomes if isinstance(one, PocketMQError)), None)
@@ -129,14 +127,14 @@ class Producers:
                 self.sequences.failed(run, error)
                 failed = True
         end = self._store.max_log_offset
-        if failed and begin < end:  # A part may be in the log all the same.
+        if failed and begin < end:  # A part may still be in the log.
             for found in found_runs(self._store.log, begin, end):
                 self.sequences.note(*found, used_ms=self._clock.now_ms())
 
     def places(self, run: Numbered) -> Places:
-        """Return where those records of RUN are that are stored already.
+        """Return the places of the records of RUN that are stored already.
 
-        Raises DiskFailure for a store that failed, StoreFull if they are not in their queues yet.
+        Raises DiskFailure for a failed store, StoreFull if they are not in their queues yet.
         """
         store = self._store
         store.health.check_changeable()
@@ -146,12 +144,11 @@ class Producers:
             places = places_of(store, run)
         return places
 
-    # --- start and stop
-
     def start(self, saver: Flusher | None = None) -> None:
-        """Know what producers have stored, to judge runs; write snapshots by SAVER (None: at once) till it has stopped.
+        """Restore the table, to judge batches. SAVER writes snapshots until it has stopped (None: they are written at
+        once).
 
-        What was followed is known already.
+        If `follow` was called before, the table is complete already.
         """
         self._saver = saver or self._saver
         if self._end < 0:
@@ -163,18 +160,20 @@ class Producers:
         self.forget_idle()
 
     def follow(self, saver: Flusher) -> None:
-        """From now on hear what the log takes of a master's, with `followed`, until `start`; save by SAVER."""
+        """From now on maintain the table with `followed` from the master's records, until `start`. SAVER writes
+        snapshots.
+        """
         self._saver = saver
         self._read_followed()
         end = self._store.max_log_offset
         if self._end < 0:
             self._find()
-        elif self._end != end:  # It has led: no record follows that is of an earlier run.
+        elif self._end != end:  # It was master: records of an earlier batch cannot follow.
             self._scan, self._end = RunScan(), end
         self._follows = True
 
     def _find(self) -> None:
-        """Take the snapshot, and read what the log has behind it."""
+        """Load the snapshot, and read the log after it."""
         store = self._store
         begin, complete = 0, store.min_log_offset == 0
         snapshot = self._load()
@@ -200,9 +199,9 @@ class Producers:
         )
 
     def followed(self, data: bytes, base: int, columns: RunColumns | None) -> None:
-        """Note the records of COLUMNS in DATA, which the log has taken, and which has log offset BASE.
+        """Add the records of COLUMNS in DATA, which were appended to the log at offset BASE.
 
-        Without COLUMNS these are few, all of DATA, and read later, many together.
+        Without COLUMNS, DATA has few records, which are collected and read later.
         """
         if columns is not None or base != self._end + self._unread_bytes:
             self._read_followed()
@@ -217,15 +216,15 @@ class Producers:
             self._read_followed()
 
     def _read_followed(self) -> None:
-        """Read what was put off."""
+        """Read the collected records."""
         if self._unread:
             data = b"".join(self._unread)
             self._unread, self._unread_bytes = [], 0
             self._read(data, self._end, parse_run(data, walk(data)[0]))
 
     def _read(self, data: bytes, base: int, columns: RunColumns) -> None:
-        assert self._follows, "it does not lead"
-        if not self._is_begun and base:  # The master's log begins there.
+        assert self._follows, "only for a follower"
+        if not self._is_begun and base:  # The log of the master begins at this offset.
             self._say_unknown(base)
         self._is_begun = True
         self._note_found(self._scan.records(data, columns, base))
@@ -234,12 +233,13 @@ class Producers:
     def _note_found(self, runs: Iterable[FoundRun]) -> None:
         complete = self.unknown_before is None
         for found in runs:
-            # What was kept are times of the wall clock: another process has other instants.
+            # Stored times are wall-clock times; timer times of another process have no meaning
+            # here.
             used_ms = past_instant(self._clock, found.stored.store_ms)
             self.sequences.note(*found, complete=complete, used_ms=used_ms)
 
     def _load(self) -> ProducerSnapshot | None:
-        """Return the snapshot, if it is there and of this log."""
+        """Return the snapshot if it exists and belongs to this log."""
         disk = self._store.disk
         if not disk.exists(self._path):
             return None
@@ -257,7 +257,7 @@ class Producers:
         return snapshot
 
     def _scan_begin(self) -> int:
-        """Return where reading begins without a snapshot: with a file."""
+        """Return where reading begins without a snapshot: at the begin of a file."""
         starts = [file.start for file in self._store.log.files.files]
         oldest = self._store.max_log_offset - SCAN_BYTES
         return next((start for start in starts if start >= oldest), starts[-1] if starts else 0)
@@ -266,20 +266,18 @@ class Producers:
         since_ms = store_time_ms(self._store.log, begin) or self._clock.unix_ms()
         self.unknown_before = begin, since_ms
         logger.warning(
-            "repeats of runs from before cannot be told log_offset=%d since=%s",
+            "duplicates of earlier batches cannot be detected log_offset=%d since=%s",
             begin,
             format_instant(since_ms),
         )
 
-    # --- keeping
-
     def tick(self) -> None:
-        """Save if it is worth it, and forget who is idle; call this every few seconds."""
+        """Save if it is worth it, and forget idle producers. Call this every few seconds."""
         self._save_confirmed()
         self.forget_idle()
         if self.sequences.crowded_out != self._crowded_out:
             logger.warning(
-                "producers were forgotten early count=%d limit=%d: raise broker.producers_max",
+                "producers forgotten early count=%d limit=%d: raise broker.producers_max",
                 self.sequences.crowded_out - self._crowded_out,
                 len(self.sequences),
             )
@@ -295,7 +293,7 @@ class Producers:
         self.sequences.forget_idle(self._clock.now_ms())
 
     def save(self) -> None:
-        """Write the snapshot as soon as what it tells of is on the device, and confirmed."""
+        """Write the snapshot as soon as the log that it covers is on disk and confirmed."""
         if self._saving or self._store.health.failure is not None:
             return
         self._saving = True
@@ -318,19 +316,19 @@ class Producers:
             self._saving = False
             if error is None:
                 self._saved_version, self._saved_end = version, end
-            else:  # Then the next start reads more of the log.
+            else:  # The next start reads more of the log.
                 logger.warning("producers not saved reason=%s", error.message)
 
         self._store.request_sync(end, flushed)
 
     def _save_confirmed(self) -> None:
-        """Write the snapshot that waits, if what it tells of is confirmed by now."""
+        """Write the waiting snapshot if the log that it covers is confirmed by now."""
         if self._unconfirmed is not None and self._store.confirmed_offset >= self._unconfirmed[0]:
             (_, submit), self._unconfirmed = self._unconfirmed, None
             submit()
 
     def _taken(self) -> tuple[int, int, _Saving]:
-        """Return the present state: its version, up to where in the log it tells, and its saving."""
+        """Return the version of the state, the log offset up to which it is complete, and the job that saves it."""
         self._read_followed()
         end = self._store.max_log_offset
         if self._follows:
@@ -342,7 +340,7 @@ class Producers:
         return self.sequences.version, end, _Saving(self._store.disk, self._path, text)
 
     async def close(self, synced: Callable[[MessageStore, int], Awaitable[None]]) -> None:
-        """Save at a clean stop, once SYNCED has all that was appended on the device. Raises what that raises."""
+        """Save at a clean stop, once SYNCED reports that all appends are on disk. Raises its error."""
         if self._store.health.failure is None and self._is_news:
             version, end, snapshot = self._taken()
             await synced(self._store, end)
@@ -350,7 +348,7 @@ class Producers:
                 self._saved_version, self._saved_end = version, end
 
     def about_to_close(self) -> Callable[[], bool]:
-        """Return what saves the table, if it has to be, once the store has closed cleanly; any thread may call it."""
+        """Return a thread-safe function that saves the table, if necessary, after the store has closed cleanly."""
         if self._store.health.failure is None and self._is_news:
             _, end, snapshot = self._taken()
             if end <= self._store.confirmed_offset:
@@ -359,10 +357,10 @@ class Producers:
 
     @staticmethod
     def _keep(snapshot: _Saving) -> bool:
-        """Write SNAPSHOT; return whether there was room."""
+        """Write SNAPSHOT; return whether the disk had space."""
         try:
             snapshot.sync()
-        except StoreFull as error:  # Then the next start reads more of the log.
+        except StoreFull as error:  # The next start reads more of the log.
             logger.warning("producers not saved reason=%s", error.message)
             return False
         return True
@@ -373,7 +371,7 @@ class Producers:
         return not at_end or self.sequences.version != self._saved_version
 
     def to_json(self) -> dict[str, object]:
-        """Return the state as plain values, for the broker's status."""
+        """Return the state as JSON values, for the broker's status."""
         unknown = self.unknown_before
         return {
             "sequences": len(self.sequences),
@@ -387,7 +385,7 @@ class Producers:
 
 @dataclass(frozen=True, slots=True)
 class _Saving:
-    """The writing of a snapshot to PATH, as something that a flusher does."""
+    """Writes a snapshot to PATH, as a job of a flusher."""
 
     disk: Disk
     path: str
@@ -399,7 +397,7 @@ class _Saving:
 
 
 def _stored(run: Numbered, parts: Sequence[Part], appended: Sequence[Appended]) -> StoredRun:
-    """Return what the table keeps of RUN, whose PARTS were APPENDED."""
+    """Return the entry of the table for RUN, whose PARTS were APPENDED."""
     numbers, one = run.numbers, appended[0]
     end_offset = max(each.end_offset for each in appended)
     store_ms = max(each.store_timestamp_ms for each in appended)
@@ -419,7 +417,7 @@ def _stored(run: Numbered, parts: Sequence[Part], appended: Sequence[Appended]) 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """One value a record; −1: not known, or not stored. All that is stored lies in the log before END_OFFSET.
+    """One value per record; −1: not known, or not stored. All stored records are in the log before END_OFFSET.
 
     due_ms: when each is due, 0: at once;  store_ms: when the newest of them was stored, 0: not known.
     """
@@ -432,9 +430,9 @@ class Places:
 
 
 def places_of(store: MessageStore, run: Numbered) -> Places:
-    """Return where the records of RUN are that are stored already."""
+    """Return the places of the records of RUN that are stored already."""
     numbers, sequence = run.numbers, run.sequence
-    assert sequence is not None, "something of it is stored"
+    assert sequence is not None, "a part of it is stored"
     queue_offsets: Longs = np.full(numbers.count, -1, np.int64)
     log_offsets = queue_offsets.copy()
     due_ms: Longs = np.zeros(numbers.count, np.int64)
@@ -461,14 +459,14 @@ def places_of(store: MessageStore, run: Numbered) -> Places:
 def _in_queue(
     store: MessageStore, topic: str, queue: int, stored: StoredRun, rows: slice
 ) -> tuple[Longs, Longs] | None:
-    """Return queue and log offsets of ROWS of a run whose records follow each other in their queue."""
+    """Return queue and log offsets of ROWS of a batch whose records are contiguous in their queue."""
     entries = store.queues.get(topic, queue)
     if entries is None or entries.log_offset(stored.queue_offset) != stored.log_offset:
-        return None  # It was deleted, or the queue begins anew.
+        return None  # It was deleted, or the queue was created again.
     first, end = stored.queue_offset + rows.start, stored.queue_offset + rows.stop
     found: list[Longs] = []
     at = first
-    while at < end:  # An answer ends with a file.
+    while at < end:  # A read ends at the end of a file.
         found.append(entries.entries(at, end - at)[0])
         if not len(found[-1]):
             return None
@@ -485,7 +483,7 @@ def _record(store: MessageStore, log_offset: int) -> Record | None:
 
 
 def _due_ms(store: MessageStore, record: Record) -> int:
-    """Return when RECORD is due; 0: it does not wait."""
+    """Return when RECORD is due; 0: it is not delayed."""
     if record.topic == SCHEDULE_TOPIC:
         levels_ms = store.config.delay_levels_ms
         return record.store_timestamp_ms + levels_ms[min(record.queue_id, len(levels_ms) - 1)]

@@ -21,9 +21,9 @@ from ...proto.record_copy import RecordCopier
 from ...proto.record_run import Longs
 from ...proto.run import Run
 
-#: Numbers stay far enough below 2⁶³ that no sum of them leaves 64 bits.
+#: Numbers stay far below 2⁶³, so that no sum exceeds 64 bits.
 SEQUENCE_MAX: Final = 1 << 62
-#: Records that one run can have: none is so small that more would fit a request.
+#: Limit of records per batch; a request with more is impossible.
 COUNT_MAX: Final = 1 << 22
 _ID_MAX: Final = (1 << 63) - 1
 _NAME: Final = f"{names.PRODUCER_SEQUENCE}{names.NAME_END}".encode()
@@ -32,7 +32,7 @@ _VALUE: Final = re.compile(rb"([0-9a-f]{1,16}):([0-9]{1,10}):([0-9]{1,19}):([0-9
 
 @dataclass(frozen=True, slots=True)
 class RunNumbers:
-    """Whose run it is, and which records of its queue: COUNT from FIRST on, in EPOCH."""
+    """The producer of a batch in EPOCH, and the numbers of its records in their queue: COUNT from FIRST on."""
 
     producer_id: int
     epoch: int
@@ -41,7 +41,7 @@ class RunNumbers:
 
     @classmethod
     def of(cls, run: pb.ProduceRun) -> RunNumbers:
-        """Return what the fields of RUN say; raise InvalidArgument, which names the field, for what cannot be."""
+        """Return the numbers in the fields of RUN; raise InvalidArgument, which names the invalid field."""
         epoch, first = run.producer_epoch, run.first_sequence
         _check("producer_id", run.producer_id, _ID_MAX)
         _check("producer_epoch", epoch, _ID_MAX)
@@ -50,7 +50,7 @@ class RunNumbers:
 
     @classmethod
     def parse(cls, value: bytes) -> RunNumbers | None:
-        """Return what the VALUE of the property says; None if that is nothing."""
+        """Return the numbers in the VALUE of the property; None if it is malformed."""
         found = _VALUE.fullmatch(value)
         if found is None:
             return None
@@ -61,11 +61,11 @@ class RunNumbers:
 
     @property
     def end(self) -> int:
-        """Return the number that follows the last."""
+        """The number after the last record."""
         return self.first + self.count
 
     def text(self) -> str:
-        """Return the value of the property for all records."""
+        """The value of the property for all records."""
         return f"{self.producer_id:x}:{self.epoch}:{self.first}:{self.count}"
 
     def own(self, row: int) -> str:
@@ -74,11 +74,11 @@ class RunNumbers:
 
 
 def each_has_its_own(numbers: RunNumbers, run: Run) -> bool:
-    """Return whether each record of RUN carries its own of NUMBERS; False: the first one speaks for all.
+    """Return whether each record of RUN has its own number of NUMBERS; False: the first record has the property for
+    all.
 
-    Raises InvalidArgument if the records say anything else. If the first speaks for all, the others are not looked at:
-    a producer that gives one of them a number all the same, which only a forged run has, deceives itself alone, when
-    the log is read at a start.
+    Raises InvalidArgument if the records have anything else. If the first record has it for all, the others are not
+    checked: only a forged batch has further numbers, and they harm only its own producer, when a start reads the log.
     """
     string = b"\x02" + names.closed(run.property_string(0))
     wanted = names.encode_pair(names.PRODUCER_SEQUENCE, numbers.text())
@@ -88,7 +88,7 @@ def each_has_its_own(numbers: RunNumbers, run: Run) -> bool:
 
 
 def _each(numbers: RunNumbers, run: Run) -> bool:
-    """Look at every record."""
+    """Check every record."""
     starts, sizes = run.properties.find(names.PRODUCER_SEQUENCE)
     data = memoryview(run.records)
     said = [
@@ -102,8 +102,8 @@ def _each(numbers: RunNumbers, run: Run) -> bool:
     wanted = for_all if said[0] == for_all[0] else own
     row = next(row for row, value in enumerate(said) if value != wanted[row])
     raise InvalidArgument(
-        f"record {row} of the run: the property {names.PRODUCER_SEQUENCE} is {said[row][:80]!r}, but the run's fields"
-        f" say {numbers.text()!r} (for the first record, and for no other), or {own[row]!r} (each record its own)",
+        f"record {row} of the batch: the property {names.PRODUCER_SEQUENCE} is {said[row][:80]!r}, but the fields of"
+        f" the batch mean {numbers.text()!r} (in the first record only), or {own[row]!r} (each record its own)",
         field=names.PRODUCER_SEQUENCE,
         index=row,
         value=said[row][:80],
@@ -121,7 +121,7 @@ def _check(field: str, value: int, limit: int) -> None:
 
 
 def rest_of(numbers: RunNumbers, run: Run, rows: Longs) -> list[bytes]:
-    """Return the records ROWS of RUN. Raises MessageTooLarge for properties that have no room for the number."""
+    """Return the records ROWS of RUN with their own numbers. Raises MessageTooLarge for properties above the limit."""
     copier = RecordCopier(run.records, run.columns)
     rest = []
     for row in rows.tolist():

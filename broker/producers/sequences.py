@@ -1,6 +1,6 @@
-"""What producers have stored in each queue: the table by which the broker detects duplicates. Pure: no disk, no clock.
+"""The messages that producers have stored per queue: the broker detects duplicates by this table. Pure.
 
-A producer counts the messages of each queue from 0 on, in each of its epochs. Of a batch [first, first + count)
+A producer numbers the messages of each queue from 0 on, in each of its epochs. Of a batch [first, first + count)
 
     first = 0, nothing known of the producer in this queue     new
     first > 0, nothing known, or known only from later on      UnknownProducer: a duplicate could not be detected
@@ -15,8 +15,8 @@ Batches of one turn of the event loop are appended together at its end. `reserve
 next one may follow it in the same turn. `stored` and `failed` report the result. A batch that is a duplicate of another
 one of the turn, or contradicts it, does not `follow`: the caller appends the turn's batches first.
 
-A forgotten producer gets an UnknownProducer. Only a first batch (number 0) whose producer was forgotten between two
-tries is stored twice. Not thread-safe: the event loop owns it.
+A forgotten producer gets UnknownProducer. Only a first batch (number 0) whose producer was forgotten between two
+attempts is stored twice. Not thread-safe: the event loop owns it.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from ...proto.errors import (
 from ...proto.record_run import Longs
 from .run_numbers import RunNumbers
 
-#: As many runs as Kafka's brokers remember: more are not in flight.
+#: The number of batches that Kafka's brokers remember: more are not in flight.
 RUNS_KEPT: Final = 5
-#: Log offsets of single records, in all sequences together. Runs of which the records follow each other need none.
+#: Limit of log offsets of single records, in all sequences together. Contiguous batches need none.
 ROWS_MAX: Final = 1_000_000
-#: Intervals of missing numbers of one sequence.
+#: Limit of intervals of missing numbers of one sequence.
 GAPS_MAX: Final = 1_000
 
 #: Producer id, topic, queue.
 Key: TypeAlias = tuple[int, str, int]
-#: The numbers below a mark that are missing: a few intervals [begin, end), rising and apart.
+#: Missing numbers below a mark: a few intervals [begin, end), rising and separate.
 Gaps: TypeAlias = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """COUNT records from number FIRST on that lie in the log before END_OFFSET; the first at LOG_OFFSET.
+    """COUNT records from number FIRST on, in the log before END_OFFSET; the first is at LOG_OFFSET.
 
-    They follow each other in their queue from QUEUE_OFFSET on; or they lie scattered, then LOG_OFFSETS says where each
-    is, −1 for one that is not stored.
+    They are contiguous in their queue from QUEUE_OFFSET on. Otherwise LOG_OFFSETS has the place of each; −1: not
+    stored.
     """
 
     first: int
@@ -67,7 +67,7 @@ class StoredRun:
 
     @property
     def end(self) -> int:
-        """Return the number that follows the last."""
+        """The number after the last record."""
         return self.first + self.count
 
     def intervals(self) -> list[tuple[int, int]]:
@@ -78,11 +78,16 @@ class StoredRun:
 
 
 class Sequence:
-    """What one producer has stored in one queue, in its latest EPOCH.
+    """The messages that one producer has stored in one queue, in its latest EPOCH.
 
-    known_from: nothing is known of numbers below;  next: behind the highest that is stored;  missing: between these
-    two;  settled: what is missing below is lost for good, and does not stand in the way of new runs;  end_offset: all
-    of it lies in the log before;  used_ms: when it was used last;  runs: the last ones, oldest first.
+    Attributes:
+        known_from: Numbers below are not known.
+        next: The number after the highest stored one.
+        missing: Intervals between these two that are not stored.
+        settled: Missing numbers below are lost for good, and do not block new batches.
+        end_offset: The log offset after the last record.
+        used_ms: When it was last used.
+        runs: The last batches, oldest first.
     """
 
     __slots__ = (
@@ -103,53 +108,53 @@ class Sequence:
     def __init__(self, epoch: int, used_ms: int) -> None:
         self.used_ms = used_ms
         self.end_offset = 0
-        #: Has this turn brought runs that will be appended at its end? Why did one fail?
+        #: Whether batches of this turn will be appended at its end; the error of one that failed.
         self.pending = False
         self.error: PocketMQError | None = None
         self.begin(epoch)
 
     def begin(self, epoch: int) -> None:
-        """Begin EPOCH, in which nothing is stored yet."""
+        """Start EPOCH, in which nothing is stored yet."""
         self.epoch = self.reserved_epoch = epoch
         self.known_from = self.next = self.settled = 0
         self.missing: Gaps = ()
         self.runs: tuple[StoredRun, ...] = ()
-        #: What the next run of this turn follows; −1: something is missing.
+        #: The number with which the next batch of this turn must begin; −1: numbers are missing.
         self.reserved = 0
 
     @property
     def expected(self) -> int:
-        """Return the number that a new run begins with."""
+        """The number with which a new batch must begin."""
         return next((low for low, _ in self.missing if low >= self.settled), self.next)
 
     def reserve(self, numbers: RunNumbers) -> None:
-        """A run with NUMBERS will be appended at the end of this turn."""
+        """Record that a batch with NUMBERS will be appended at the end of this turn."""
         self.pending = True
         self.reserved_epoch, self.reserved = numbers.epoch, numbers.end
 
     def fail(self, error: PocketMQError) -> None:
-        """What follows in this turn is refused: a run was not appended, or not all of it, because of ERROR."""
+        """Refuse the following batches of this turn: one was not appended completely, because of ERROR."""
         self.error = error
 
     def end_turn(self) -> None:
-        """Nothing is reserved any more."""
+        """Clear all reservations."""
         self.pending, self.error = False, None
         self.reserved_epoch = self.epoch
         self.reserved = self.next if self.expected == self.next else -1
 
     def is_stored(self, begin: int, end: int) -> bool:
-        """Are all numbers [BEGIN, END) stored?"""
+        """Return whether all numbers [BEGIN, END) are stored."""
         if begin < self.known_from or end > self.next:
             return False
         return all(high <= begin or end <= low for low, high in self.missing)
 
     def new_rows(self, numbers: RunNumbers) -> Longs | None:
-        """Return which records of a run of this epoch are not stored; None: no record of it is.
+        """Return which records of a batch of this epoch are not stored; None: none is stored.
 
         Raises UnknownProducer and OutOfOrderSequence.
         """
         if numbers.first < self.known_from:
-            raise _unknown(numbers, f"what it sent before number {self.known_from} is forgotten")
+            raise _unknown(numbers, f"its numbers before {self.known_from} are forgotten")
         rows = np.arange(numbers.first, numbers.end)
         new = rows >= self.next
         for low, high in self.missing:
@@ -159,7 +164,7 @@ class Sequence:
         return None if new.all() else np.flatnonzero(new).astype(np.int64)
 
     def add(self, stored: StoredRun) -> None:
-        """Count what was STORED."""
+        """Add the records STORED."""
         for begin, end in stored.intervals():
             if begin > self.next:
                 self.missing += ((self.next, begin),)
@@ -167,15 +172,15 @@ class Sequence:
             if self.missing:
                 self.missing = _without(self.missing, begin, end)
         self.end_offset = max(self.end_offset, stored.end_offset)
-        if len(self.missing) > GAPS_MAX:  # Then it is not told any more what of it is stored.
+        if len(self.missing) > GAPS_MAX:  # From now on the lowest numbers are unknown.
             self.missing, self.known_from = (), self.next
 
 
 @dataclass(slots=True)
 class Numbered:
-    """A run that may be stored: ROWS of it, None: all.
+    """A batch that may be stored: ROWS of it; None: all.
 
-    It is a repeat if there are none.
+    Without rows, it is a duplicate.
     """
 
     key: Key
@@ -189,26 +194,26 @@ class Numbered:
 
     @property
     def repeated_count(self) -> int:
-        """Return how many of its records are stored already."""
+        """The number of its records that are stored already."""
         return 0 if self.rows is None else self.numbers.count - len(self.rows)
 
 
 class ProducerSequences:
-    """The table of at most LIMIT sequences; the least recently used goes first.
+    """The table with up to LIMIT sequences; beyond it, the least recently used is forgotten.
 
-    One that was not used for EXPIRY_MS counts as unknown.
+    A sequence that was not used for EXPIRY_MS counts as unknown.
     """
 
     def __init__(self, limit: int, expiry_ms: int) -> None:
         self._limit = limit
         self._expiry_ms = expiry_ms
-        #: The least recently used comes first.
+        #: The least recently used is first.
         self._table: dict[Key, Sequence] = {}
         self._turn: list[Sequence] = []
         self._rows = 0
-        #: How many were forgotten because there were too many.
+        #: Number of sequences that were forgotten because of the limit.
         self.crowded_out = 0
-        #: Counts what was stored: unchanged while nothing is.
+        #: A counter that changes with each stored batch.
         self.version = 0
 
     def __len__(self) -> int:
@@ -219,20 +224,18 @@ class ProducerSequences:
         return iter(self._table.items())
 
     def get(self, key: Key) -> Sequence | None:
-        """Return the sequence of KEY, if it is known."""
+        """Return the sequence of KEY; None if it is unknown."""
         return self._table.get(key)
 
-    # --- a run arrives
-
     def follows(self, key: Key, numbers: RunNumbers) -> bool:
-        """Can a run be judged before what this turn has brought is appended? It is not about the same numbers."""
+        """Return whether a batch can be judged before the batches of this turn are appended: it has other numbers."""
         sequence = self._table.get(key)
         if sequence is None or not sequence.pending:
             return True
         return (sequence.reserved_epoch, sequence.reserved) == (numbers.epoch, numbers.first)
 
     def judge(self, key: Key, numbers: RunNumbers, now_ms: int) -> Numbered:
-        """Return what of a run is to be stored; it `follows`.
+        """Return which records of a batch that `follows` are to be stored.
 
         Raises UnknownProducer, ProducerFenced, OutOfOrderSequence.
         """
@@ -242,14 +245,14 @@ class ProducerSequences:
             sequence = None
         if sequence is None:
             if numbers.first:
-                raise _unknown(numbers, "nothing is known of it here")
+                raise _unknown(numbers, "the producer is not known here")
             return Numbered(key, numbers, None, None)
         if (sequence.reserved_epoch, sequence.reserved) == (numbers.epoch, numbers.first):
             return Numbered(key, numbers, sequence, None)
         if numbers.epoch < sequence.epoch:
             raise ProducerFenced(
-                f"producer {numbers.producer_id:x} has sent in epoch {sequence.epoch} already: epoch {numbers.epoch} is"
-                " over, and whoever sends in it has to stop",
+                f"producer {numbers.producer_id:x} has sent in epoch {sequence.epoch} already: epoch {numbers.epoch}"
+                " has ended, stop the producer that uses it",
                 field="producer_epoch",
                 limit=sequence.epoch,
                 value=numbers.epoch,
@@ -264,7 +267,7 @@ class ProducerSequences:
         return run
 
     def reserve(self, run: Numbered, now_ms: int) -> None:
-        """RUN will be appended at the end of this turn."""
+        """Record that RUN will be appended at the end of this turn."""
         sequence = run.sequence
         if sequence is None:
             sequence = self._table.get(run.key) or Sequence(run.numbers.epoch, now_ms)
@@ -275,15 +278,13 @@ class ProducerSequences:
         sequence.reserve(run.numbers)
 
     def refusal(self, run: Numbered) -> PocketMQError | None:
-        """Return why RUN must not be appended: one that it follows was not. None: it may."""
+        """Return the error if RUN must not be appended because a batch before it was not; None: it may."""
         return None if run.sequence is None else run.sequence.error
 
-    # --- what became of it
-
     def stored(self, run: Numbered, stored: StoredRun) -> None:
-        """RUN was appended."""
+        """Record that RUN was appended as STORED."""
         sequence = run.sequence
-        assert sequence is not None, "it was reserved"
+        assert sequence is not None, "call reserve before"
         if run.numbers.epoch > sequence.epoch:
             self._drop_runs(sequence)
             reserved = sequence.reserved_epoch, sequence.reserved
@@ -292,17 +293,17 @@ class ProducerSequences:
         self._add(sequence, stored)
 
     def failed(self, run: Numbered, error: PocketMQError) -> None:
-        """RUN was not appended, or not all of it, because of ERROR.
+        """Record that RUN was not appended completely, because of ERROR.
 
-        Those that followed it in the turn get a `refusal`, because their order would be another. What the log took
-        of it, before a disk was full for example, comes with `note`. Then numbers are missing below others; the run
-        that brings them precedes any new one.
+        The batches after it in the turn get a `refusal`, so that their order is kept. The part of it that is in the log
+        (before a disk was full, for example) is added with `note`. Then numbers are missing, and the batch with these
+        numbers must precede any new one.
         """
-        assert run.sequence is not None, "it was reserved"
+        assert run.sequence is not None, "call reserve before"
         run.sequence.fail(error)
 
     def end_turn(self) -> None:
-        """What was reserved is stored or has failed by now."""
+        """End the turn: all reserved batches are stored or have failed."""
         for sequence in self._turn:
             sequence.end_turn()
         if self._turn:
@@ -310,8 +311,6 @@ class ProducerSequences:
             while len(self._table) > self._limit:
                 self._forget(next(iter(self._table)))
                 self.crowded_out += 1
-
-    # --- what was found in the log
 
     def note(
         self,
@@ -322,10 +321,10 @@ class ProducerSequences:
         complete: bool = True,
         used_ms: int | None = None,
     ) -> None:
-        """Count what was found STORED in the log, in its order.
+        """Add records that were found STORED in the log, in the order of the log.
 
-        COMPLETE: a producer that is not known yet has stored nothing before; else that is unknown. It was used at
-        USED_MS; None: when the store says.
+        COMPLETE: a producer that is not known yet has stored nothing before; otherwise that is unknown. USED_MS: when
+        it was last used; None: the store time.
         """
         used_ms = stored.store_ms if used_ms is None else used_ms
         sequence = self._table.get(key)
@@ -349,13 +348,13 @@ class ProducerSequences:
             self.crowded_out += 1
 
     def settle(self) -> None:
-        """What is missing now was lost: it does not stand in the way of new runs."""
+        """Count all missing numbers as lost: they do not block new batches."""
         for sequence in self._table.values():
             sequence.settled = sequence.next
             sequence.end_turn()
 
     def put(self, key: Key, sequence: Sequence) -> None:
-        """Take over SEQUENCE as it was kept."""
+        """Add SEQUENCE from a snapshot."""
         runs, sequence.runs = sequence.runs, ()
         self._table[key] = sequence
         for stored in runs:
@@ -363,14 +362,12 @@ class ProducerSequences:
         sequence.end_turn()
 
     def rebase(self, used: Callable[[int], int]) -> None:
-        """Have each sequence be used last when USED says of its time."""
+        """Convert the last use of each sequence with USED."""
         for sequence in self._table.values():
             sequence.used_ms = used(sequence.used_ms)
 
-    # --- forgetting
-
     def forget_idle(self, now_ms: int) -> int:
-        """Forget what was not used for `expiry_ms`; return how many."""
+        """Forget sequences that were not used for `expiry_ms`; return their number."""
         idle = []
         for key, sequence in self._table.items():
             if not self._is_idle(sequence, now_ms):
@@ -403,7 +400,7 @@ class ProducerSequences:
         self.version += 1
 
     def _remember(self, sequence: Sequence, stored: StoredRun) -> None:
-        """Keep the places of STORED, and let those of an older run go."""
+        """Keep the places of STORED, and drop those of an older batch."""
         if stored.log_offsets is not None:
             if self._rows + stored.count > ROWS_MAX:
                 return
@@ -423,20 +420,20 @@ def _rows_of(runs: tuple[StoredRun, ...]) -> int:
 
 
 def _unknown(numbers: RunNumbers, why: str) -> UnknownProducer:
-    """Return the error that a run with these NUMBERS is answered with, and WHY."""
+    """Return the error of a batch with NUMBERS, with the reason WHY."""
     return UnknownProducer(
-        f"producer {numbers.producer_id:x}: the run begins with number {numbers.first} of its queue, but {why}, so that"
-        " a repeat cannot be told: begin a new epoch with number 0, which may store again what was not acknowledged",
+        f"producer {numbers.producer_id:x}: the batch begins with number {numbers.first} of its queue, but {why}, so a"
+        " duplicate cannot be detected: begin a new epoch with number 0. Unacknowledged messages may be stored twice",
         field="first_sequence",
         value=numbers.first,
     )
 
 
 def _broken(numbers: RunNumbers, expected: int) -> OutOfOrderSequence:
-    """Return the error that a run with these NUMBERS is answered with, where EXPECTED was to come."""
+    """Return the error of a batch with NUMBERS where EXPECTED was expected."""
     return OutOfOrderSequence(
-        f"producer {numbers.producer_id:x}: the run begins with number {numbers.first} of its queue in epoch"
-        f" {numbers.epoch}, expected was {expected}: send what is between first",
+        f"producer {numbers.producer_id:x}: the batch begins with number {numbers.first} of its queue in epoch"
+        f" {numbers.epoch}, expected was {expected}: send the missing numbers first",
         field="first_sequence",
         limit=expected,
         value=numbers.first,
@@ -454,7 +451,7 @@ def _without(gaps: Gaps, begin: int, end: int) -> Gaps:
 
 
 def _intervals(present: Longs) -> list[tuple[int, int]]:
-    """Return the intervals of the rising numbers PRESENT."""
+    """Return the rising numbers PRESENT as intervals."""
     if not len(present):
         return []
     breaks = np.flatnonzero(np.diff(present) != 1)

@@ -1,8 +1,8 @@
-"""The snapshot of the table of producers: `<root>/pocketmq/producers.json`, replaced as a whole.
+"""The snapshot of the table of producers: `<root>/pocketmq/producers.json`, replaced atomically.
 
     {"version": 1, "logEnd": …, "tail": …, "crc": …}                       one line
     [[id, topic, queue, epoch, known from, next, [[gap begin, end], …], [run, …], end offset, used ms], …]
-    of which the least recently used comes first; a run is
+    where the least recently used is first, and a run (a batch) is
     [first, count, log offset, end offset, store ms, queue offset, [log offset, …] or null]
 
 It covers all of the log before `logEnd`, and is written only once that is on disk. `tail` is the CRC-32 of the last
@@ -29,19 +29,19 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class ProducerSnapshot:
-    """What was kept: the sequences, and where in the log they stood."""
+    """A stored snapshot: the sequences, and the log offset up to which they are complete."""
 
     log_end: int
     tail: int
     sequences: list[tuple[Key, Sequence]]
 
     def is_of(self, log: CommitLog) -> bool:
-        """Is LOG the one that it tells of, up to there?"""
+        """Return whether LOG is the log of the snapshot."""
         return log_tail(log, self.log_end) == self.tail
 
 
 def log_tail(log: CommitLog, end: int) -> int | None:
-    """Return the CRC of what LOG holds before END; None if it does not hold that (any more)."""
+    """Return the CRC of the bytes of LOG before END; None if it does not have them (any more)."""
     if end == 0:
         return 0
     file = log.files.file_at(end - 1)
@@ -52,7 +52,7 @@ def log_tail(log: CommitLog, end: int) -> int | None:
 
 
 def rows_of(sequences: Iterable[tuple[Key, Sequence]], ahead_ms: int = 0) -> list[list[Any]]:
-    """Return SEQUENCES as they are now, for `encoded`: some 8 ms for 10,000."""
+    """Return SEQUENCES as rows for `encoded`; this takes about 8 ms for 10,000."""
     return [
         [
             *key,
@@ -69,14 +69,14 @@ def rows_of(sequences: Iterable[tuple[Key, Sequence]], ahead_ms: int = 0) -> lis
 
 
 def encoded(log_end: int, tail: int, rows: Iterable[list[Any]]) -> bytes:
-    """Return the file that says so; ROWS are what `rows_of` returned. Any thread may do that."""
+    """Return the contents of the file. ROWS are from `rows_of`. Thread-safe."""
     body = ",".join([_text(row) for row in rows]).join("[]").encode()
     head = {"version": _VERSION, "logEnd": log_end, "tail": tail, "crc": zlib.crc32(body)}
     return json.dumps(head).encode() + b"\n" + body
 
 
 def decoded(data: bytes) -> ProducerSnapshot | None:
-    """Return what DATA says; None for what is no such file, or a damaged one."""
+    """Return the snapshot in DATA; None if it is damaged or another file."""
     head_line, _, body = data.partition(b"\n")
     try:
         head = json.loads(head_line)

@@ -70,7 +70,7 @@ def test_a_run_without_the_property_is_refused() -> None:
     run = numbered_run([b"a", b"b"], 0, properties=properties)
     run.records = run.records.replace(b"PRODUCER_SEQUENCE", b"PRODUCER_SEQUENCY")
 
-    with pytest.raises(InvalidArgument, match="record 0 of the run: the property") as raised:
+    with pytest.raises(InvalidArgument, match="record 0 of the batch: the property") as raised:
         said(run)
 
     assert raised.value.details["field"] == "PRODUCER_SEQUENCE"
@@ -80,7 +80,7 @@ def test_a_stray_number_in_another_record_is_refused() -> None:
     run = numbered_run([b"a", b"b"], 0, each=True)
     run.records = run.records.replace(b":0:1:1", b":0:2:1")
 
-    with pytest.raises(InvalidArgument, match="record 1 of the run"):
+    with pytest.raises(InvalidArgument, match="record 1 of the batch"):
         said(run)
 
 
@@ -96,7 +96,7 @@ def test_a_later_number_in_the_first_record_wins_and_is_refused() -> None:
     run = numbered_run([b"a", b"b"], 0, properties=twice)
     run.records = run.records.replace(b"XRODUCER", b"PRODUCER")
 
-    with pytest.raises(InvalidArgument, match="record 0 of the run"):
+    with pytest.raises(InvalidArgument, match="record 0 of the batch"):
         said(run)
 
 

@@ -254,7 +254,7 @@ async def test_without_a_snapshot_what_is_gone_from_the_log_is_unknown_and_said(
 
     assert isinstance(old, UnknownProducer)
     assert isinstance(gone, UnknownProducer)
-    assert "repeats of runs from before cannot be told" in caplog.text
+    assert "duplicates of earlier batches cannot be detected" in caplog.text
 
 
 async def test_without_a_snapshot_not_all_of_a_long_log_is_read(
@@ -364,7 +364,7 @@ async def test_too_many_producers_are_forgotten_and_said(
         )
         assert await repeated(rig, numbered_run(bodies(0, 1), 0, producer_id=4)) == (1, 3)
 
-    assert "producers were forgotten early count=2" in caplog.text
+    assert "producers forgotten early count=2" in caplog.text
 
 
 async def test_an_idle_producer_is_forgotten(tmp_path: Path) -> None:
