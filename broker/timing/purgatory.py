@@ -3,8 +3,8 @@
 An operation first tries to complete. If it cannot, purgatory watches it under one or more keys, for example a topic
 queue. Each event of a key lets it try again. At its deadline it completes with what there is. It completes only once.
 
-At most `limit()` operations wait. One more completes at once, as if its deadline had passed: an overload turns long
-polls into short polls and fails none.
+At most `limit()` operations wait. A further one completes at once, as if its deadline had passed: an overload turns
+long polls into short polls and fails none.
 
 Not thread-safe: the event loop owns it. Watching, cancelling and completing cost O(1) per key.
 """
@@ -17,15 +17,16 @@ from typing import Final, Protocol
 from .timers import Timers
 from .timing_wheel import Timer
 
-#: Waits of _LONG_WAIT_MS or more end in bunches: each is longer than asked for by less than this part of it.
+#: Waits of at least _LONG_WAIT_MS end in groups: each is prolonged by less than this part of it.
 _WAIT_PARTS: Final = 64
 _LONG_WAIT_MS: Final = 10_000
 
 
 def end_of_wait(now_ms: int, wait_ms: int) -> int:
-    """Return when a wait of WAIT_MS from NOW_MS on ends: never early; a long one with others of its length.
+    """Return when a wait of WAIT_MS from NOW_MS on ends: never early; a long wait together with similar ones.
 
-    Idle consumers are answered together, and ask again together: waking the loop is most of the cost of an answer.
+    Idle consumers are answered together, and ask again together: waking the event loop is most of the cost of an
+    answer.
     """
     deadline_ms = now_ms + wait_ms
     if wait_ms < _LONG_WAIT_MS:
@@ -35,19 +36,19 @@ def end_of_wait(now_ms: int, wait_ms: int) -> int:
 
 
 class Operation(Protocol):
-    """Something that waits."""
+    """An operation that may wait."""
 
     def try_complete(self) -> bool:
         """Complete if that is possible now; return whether it was."""
         ...
 
     def on_deadline(self) -> None:
-        """Complete with what there is."""
+        """Complete with the present data."""
         ...
 
 
 class WatchedOperation:
-    """An operation that is watched; `cancel` takes it out."""
+    """An operation that purgatory watches; `cancel` removes it."""
 
     __slots__ = ("_purgatory", "keys", "operation", "timer")
 
@@ -60,7 +61,7 @@ class WatchedOperation:
         self.timer: Timer | None = None
 
     def cancel(self) -> bool:
-        """Let the operation go without completing it; return whether it was still waiting."""
+        """Remove the operation without completing it; return whether it was still waiting."""
         return self._purgatory.remove(self)
 
 
@@ -74,7 +75,7 @@ class Purgatory:
         self._count = 0
 
     def __len__(self) -> int:
-        """Return how many operations wait."""
+        """The number of waiting operations."""
         return self._count
 
     def complete_or_watch(
@@ -85,9 +86,9 @@ class Purgatory:
         *,
         also: Sequence[Hashable] = (),
     ) -> WatchedOperation | None:
-        """Complete OPERATION now, or watch it under KEY until DEADLINE_MS; return the watch, None if it is done.
+        """Complete OPERATION now, or watch it under KEY until DEADLINE_MS; return the watch, None if it is complete.
 
-        ALSO are further keys, each another one.
+        ALSO: further, distinct keys.
         """
         if operation.try_complete():
             return None
@@ -104,7 +105,7 @@ class Purgatory:
         *,
         also: Sequence[Hashable] = (),
     ) -> WatchedOperation:
-        """Watch OPERATION, which has tried in vain, under KEY and ALSO until DEADLINE_MS, whatever the limit."""
+        """Watch OPERATION, which could not complete, under KEY and ALSO until DEADLINE_MS, ignoring the limit."""
         waiting = WatchedOperation(self, (key, *also), operation)
         for each in waiting.keys:
             self._watched.setdefault(each, {})[waiting] = None
@@ -113,20 +114,20 @@ class Purgatory:
         return waiting
 
     def notify(self, key: Hashable) -> int:
-        """Let everything that waits under KEY try again; return how many completed."""
+        """Let all operations with KEY try again; return how many completed."""
         watched = self._watched.get(key)
         if not watched:
             return 0
         completed = 0
         for waiting in list(watched):
-            # One completion may cancel another: what is gone is not tried.
+            # A completion may cancel other operations, which must not be tried.
             if waiting in watched and waiting.operation.try_complete():
                 self.remove(waiting)
                 completed += 1
         return completed
 
     def notify_in_turn(self, key: Hashable) -> int:
-        """Let those who wait under KEY, and want the same, try again until one cannot; return how many completed."""
+        """Let operations with KEY, which are equivalent, try again until one cannot complete; return how many did."""
         completed = 0
         while watched := self._watched.get(key):
             waiting = next(iter(watched))
@@ -137,16 +138,16 @@ class Purgatory:
         return completed
 
     def is_watched(self, key: Hashable) -> bool:
-        """Does anything wait under KEY?"""
+        """Return whether any operation waits under KEY."""
         return key in self._watched
 
     def operations(self, key: Hashable) -> Iterator[Operation]:
-        """Yield what waits under KEY, in the order in which it came."""
+        """Yield the operations that wait under KEY, in their order."""
         for waiting in self._watched.get(key, ()):
             yield waiting.operation
 
     def try_again(self, waiting: WatchedOperation) -> bool:
-        """Let WAITING try again on its own; return whether it was still there."""
+        """Let WAITING try again alone; return whether it was still waiting."""
         if waiting not in self._watched.get(waiting.keys[0], ()):
             return False
         if waiting.operation.try_complete():
@@ -154,7 +155,7 @@ class Purgatory:
         return True
 
     def remove(self, waiting: WatchedOperation) -> bool:
-        """Forget WAITING; return whether it was still there."""
+        """Remove WAITING; return whether it was still waiting."""
         for key in waiting.keys:
             watched = self._watched.get(key)
             if watched is None or waiting not in watched:
@@ -168,13 +169,13 @@ class Purgatory:
         return True
 
     def shorten(self, waiting: WatchedOperation, wait_ms: int) -> None:
-        """Let WAITING wait no longer than WAIT_MS from now on."""
+        """Let WAITING wait no longer than WAIT_MS from now."""
         deadline_ms = self._timers.now_ms() + wait_ms
         if waiting.timer is not None and deadline_ms < waiting.timer.deadline_ms:
             self._timers.reschedule(waiting.timer, deadline_ms)
 
     def complete_all(self) -> None:
-        """Complete everything with what there is: the broker is about to stop."""
+        """Complete all operations with the present data: the broker is about to stop."""
         for watched in list(self._watched.values()):
             for waiting in list(watched):
                 self._expire(waiting)

@@ -21,14 +21,14 @@ from ...proto.clock import Clock
 from .timing_wheel import Timer, TimingWheel
 
 logger = logging.getLogger(__name__)
-#: Callbacks in one turn of the loop.
+#: Limit of callbacks per turn of the event loop.
 _BATCH: Final = 1_000
-#: What the timers wake at while callbacks run: no deadline is before it.
+#: The wake-up time while callbacks run: no deadline is before it.
 _NEVER_EARLIER: Final = -(1 << 63)
 
 
 class _Periodic(Timer):
-    """A timer that is added again when it has fired; a period of 0: no more."""
+    """A timer that is added again after it has fired; period 0: it is cancelled."""
 
     __slots__ = ("period_ms",)
 
@@ -38,16 +38,16 @@ class _Periodic(Timer):
 
 
 class Timers:
-    """Timers on CLOCK. `start` on a running loop, `stop` drops what is left. The loop owns it."""
+    """Timers on CLOCK. Call `start` on a running loop; `stop` drops all timers. The event loop owns it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._wheel = TimingWheel(clock.now_ms())
         self._sleeper: asyncio.Task[None] | None = None
         self._wakes_ms: int | None = None
-        #: Is a new sleep asked for at the end of this turn of the loop?
+        #: Set if a new sleep begins at the end of this turn of the event loop.
         self._resleep: asyncio.Handle | None = None
-        #: What is due at this instant and has not run yet.
+        #: Timers that are due now and have not run yet.
         self._firing: set[Timer] = set()
         self._running = False
 
@@ -55,20 +55,20 @@ class Timers:
         return len(self._wheel) + len(self._firing)
 
     def now_ms(self) -> int:
-        """Return the present instant of the clock that turns them."""
+        """Return the present time of the clock, in ms."""
         return self._clock.now_ms()
 
     def unix_ms(self) -> int:
-        """Return what the wall clock shows."""
+        """Return the wall-clock time, in Unix ms."""
         return self._clock.unix_ms()
 
     def start(self) -> None:
-        """Begin to fire; timers that were added before count as well."""
+        """Start to fire, including timers that were added before."""
         self._running = True
         self._sleep()
 
     async def stop(self) -> None:
-        """Fire nothing any more."""
+        """Stop firing."""
         self._running = False
         self._wakes_ms = None
         self._firing.clear()
@@ -81,29 +81,29 @@ class Timers:
             await asyncio.wait((sleeper,))
 
     def at(self, deadline_ms: int, callback: Callable[[], None]) -> Timer:
-        """Have CALLBACK called at DEADLINE_MS, once."""
+        """Call CALLBACK once, at DEADLINE_MS."""
         timer = self._wheel.add(deadline_ms, callback)
         if self._wakes_ms is None or deadline_ms < self._wakes_ms:
             self._wake_earlier(deadline_ms)
         return timer
 
     def after(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
-        """Have CALLBACK called DELAY_MS from now, once."""
+        """Call CALLBACK once, DELAY_MS from now."""
         return self.at(self._clock.now_ms() + delay_ms, callback)
 
     def every(self, period_ms: int, callback: Callable[[], None]) -> Timer:
-        """Have CALLBACK called every PERIOD_MS (at least 1); cancel the timer to end it.
+        """Call CALLBACK every PERIOD_MS (at least 1) until the timer is cancelled.
 
-        The instants are start + n · PERIOD_MS, however late a call is and however long it takes. What has passed when
-        a call ends is left out: no bursts.
+        The times are start + n · PERIOD_MS, whatever the delay and duration of calls. Times that have passed when a
+        call ends are skipped, so there are no bursts.
         """
-        assert period_ms > 0, "a period takes time"
+        assert period_ms > 0, "the period must be positive"
         timer = _Periodic(0, callback, period_ms)
         self.reschedule(timer, self._clock.now_ms() + period_ms)
         return timer
 
     def cancel(self, timer: Timer) -> bool:
-        """Take TIMER out; return whether it was still to fire. One that is due and has not run yet does not run."""
+        """Remove TIMER; return whether it was still to fire. A timer that is due and has not run yet does not run."""
         was_periodic = False
         if isinstance(timer, _Periodic):
             was_periodic, timer.period_ms = timer.period_ms > 0, 0
@@ -115,14 +115,14 @@ class Timers:
         return was_periodic
 
     def reschedule(self, timer: Timer, deadline_ms: int) -> None:
-        """Have TIMER fire at DEADLINE_MS instead, or again; a periodic one continues from there."""
+        """Let TIMER fire at DEADLINE_MS instead, or again; a periodic one continues from there."""
         self._firing.discard(timer)
         self._wheel.reschedule(timer, deadline_ms)
         if self._wakes_ms is None or deadline_ms < self._wakes_ms:
             self._wake_earlier(deadline_ms)
 
     def _wake_earlier(self, deadline_ms: int) -> None:
-        """Sleep again at the end of this turn, once for all timers that it adds: DEADLINE_MS is before the waking."""
+        """Start a new sleep at the end of this turn, once for all new timers: DEADLINE_MS is before the wake-up."""
         if not self._running:
             return
         self._wakes_ms = deadline_ms
@@ -132,7 +132,7 @@ class Timers:
     def _sleep(self) -> None:
         self._resleep = None
         if self._wakes_ms == _NEVER_EARLIER:
-            return  # Callbacks run: the caller computes the next expiry afterwards.
+            return  # Callbacks are running: the caller computes the next wake-up afterwards.
         if self._sleeper is not None:
             self._sleeper.cancel()
         self._wakes_ms = self._wheel.next_expiry_ms()
@@ -141,10 +141,10 @@ class Timers:
             self._sleeper = asyncio.get_running_loop().create_task(self._turn(self._wakes_ms))
 
     async def _turn(self, wakes_ms: int) -> None:
-        """Sleep, fire, and sleep again until nothing is left to wait for."""
+        """Sleep, fire, and sleep again until there are no timers."""
         while True:
             await self._clock.sleep_until(wakes_ms)
-            # While callbacks run, new timers need not wake anybody: the next expiry is asked for below.
+            # New timers need no wake-up while callbacks run: the next expiry is computed below.
             self._wakes_ms = _NEVER_EARLIER
             await self._fire()
             next_ms = self._wheel.next_expiry_ms()
@@ -155,10 +155,10 @@ class Timers:
             wakes_ms = next_ms
 
     async def _fire(self) -> None:
-        """Run what is due, instant by instant.
+        """Run due timers, in order of their times.
 
-        What is due by the time that this took comes after a turn of the loop: a timer that is always late again must
-        not keep the loop from everybody else.
+        Timers that became due meanwhile run after a turn of the event loop: a timer that is always late again must not
+        block the loop.
         """
         while (next_ms := self._wheel.next_expiry_ms()) is not None:
             now_ms = self._clock.now_ms()
@@ -175,7 +175,7 @@ class Timers:
             firing.update(due)
             for timer in due:
                 if timer not in firing:
-                    continue  # One that ran before it cancelled it.
+                    continue  # An earlier callback cancelled it.
                 firing.remove(timer)
                 self._run(timer)
                 room -= 1
@@ -186,7 +186,9 @@ class Timers:
     def _run(self, timer: Timer) -> None:
         try:
             timer.callback()
-        except Exception:  # The edge of the loop: one callback's bug must not stop all timers.
+        except (
+            Exception
+        ):  # The outermost call of this work: a bug in one callback must not stop all timers.
             logger.exception("timer callback failed")
         if isinstance(timer, _Periodic) and timer.period_ms and not timer.active:
             behind_ms = self._clock.now_ms() - timer.deadline_ms
@@ -203,15 +205,15 @@ class TimerClock:
         self.on_step = clock.on_step
 
     def now_ms(self) -> int:
-        """Return the present instant."""
+        """Return the present time of the clock, in ms."""
         return self._clock.now_ms()
 
     def unix_ms(self) -> int:
-        """Return what the wall clock shows."""
+        """Return the wall-clock time, in Unix ms."""
         return self._clock.unix_ms()
 
     async def sleep_until(self, instant_ms: int) -> None:
-        """Return once `now_ms()` has reached INSTANT_MS; a sleep that is cancelled leaves no timer."""
+        """Return once `now_ms()` has reached INSTANT_MS. A cancelled sleep leaves no timer."""
         if instant_ms <= self._clock.now_ms():
             await asyncio.sleep(0)
             return
@@ -228,7 +230,7 @@ class TimerClock:
             self._timers.cancel(timer)
 
     def hold(self) -> None:
-        """Keep a virtual clock at the present instant until `release`."""
+        """Stop a virtual clock at the present time until `release`."""
         self._clock.hold()
 
     def release(self) -> None:

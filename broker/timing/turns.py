@@ -15,7 +15,7 @@ from .timing_wheel import Timer
 
 
 class Turns:
-    """Calls STEP when that was asked for. TIMERS go by CLOCK."""
+    """Calls STEP when a step was requested. TIMERS use CLOCK."""
 
     def __init__(self, timers: Timers, clock: Clock, step: Callable[[], None]) -> None:
         self._timers = timers
@@ -25,16 +25,16 @@ class Turns:
         self._timer: Timer | None = None
 
     def follow_wall(self) -> None:
-        """Have a step as well whenever the wall clock was set."""
+        """Also call a step whenever the wall clock is set."""
         self._clock.on_step.append(self.soon)
 
     @property
     def comes_next(self) -> bool:
-        """Was a step asked for in the next turn?"""
+        """Whether a step is requested for the next turn."""
         return self._handle is not None
 
     def soon(self) -> None:
-        """Have a step in the next turn of the loop, at this instant."""
+        """Request a step in the next turn of the event loop, at the present time."""
         if self._handle is None:
             self._clock.hold()
             self._handle = asyncio.get_running_loop().call_soon(self._turn)
@@ -47,19 +47,19 @@ class Turns:
             self._clock.release()
 
     def at(self, instant_ms: int) -> None:
-        """Have a step at INSTANT_MS, instead of at any other instant."""
+        """Request a step at INSTANT_MS, instead of at another time."""
         if self._timer is None:
             self._timer = self._timers.at(instant_ms, self._step)
         elif not self._timer.active or self._timer.deadline_ms != instant_ms:
             self._timers.reschedule(self._timer, instant_ms)
 
     def by(self, instant_ms: int) -> None:
-        """Have a step at INSTANT_MS unless there is one before."""
+        """Request a step at INSTANT_MS unless an earlier one is requested."""
         if self._timer is None or not self._timer.active or instant_ms < self._timer.deadline_ms:
             self.at(instant_ms)
 
     def stop(self) -> None:
-        """Have no step any more."""
+        """Call no more steps."""
         if self.soon in self._clock.on_step:
             self._clock.on_step.remove(self.soon)
         if self._handle is not None:

@@ -1,11 +1,11 @@
 """The mark of a store that was written under a virtual clock: `<root>/pocketmq/clock.json`.
 
-Such a store holds store times, due times and offsets of a time that no other broker uses. The mark is
-{"clock":"virtual","now_ms":N}. N is never before a time in the store, because a move writes its end before it begins. A
-broker on the machine's clock refuses the store unless it is forced to open it, which removes the mark.
+Such a store has store times, due times and offsets of a time that no other broker uses. The mark is
+{"clock":"virtual","now_ms":N}. N is never before a time in the store, because a move of the clock writes its end before
+it begins. A broker on the machine's clock refuses the store unless it is forced to open it, which removes the mark.
 
-The folder `pocketmq` may be lost. Then the store is like any other, its newest messages may be of the future, and a
-virtual broker continues from the newest.
+If the folder `pocketmq` is lost, the store is like any other: its newest messages may be of the future, and a virtual
+broker continues from the newest.
 
     begin(clock, disk, store_config)               # before the store is opened
     mark = keep_mark(clock, disk, store_config)    # once it is open and locked
@@ -35,9 +35,9 @@ _NAME: Final = "clock.json"
 def check_clock(
     disk: Disk, config: StoreConfig, *, virtual: bool, now_ms: int, force: bool = False
 ) -> int:
-    """Return the time at which a broker on the store of CONFIG begins; NOW_MS is the machine's.
+    """Return the time at which a broker on the store of CONFIG starts. NOW_MS is the machine's.
 
-    VIRTUAL: where the store's time stood, or NOW_MS for a store without the mark; never before its newest message.
+    VIRTUAL: the last time of the store, or NOW_MS for a store without the mark; never before its newest message.
     Otherwise NOW_MS. Raises StoreMismatch for a marked store and the machine's clock, unless FORCE, which removes the
     mark. Nothing else is written.
     """
@@ -51,7 +51,7 @@ def check_clock(
     if not force:
         stood = _instant(stood_ms) if stood_ms else "at an unknown time"
         raise StoreMismatch(
-            f"the store {config.path} was written under a virtual clock, which stood {stood}:"
+            f"the store {config.path} was written under a virtual clock, which stopped {stood}:"
             " open it with --clock virtual, or with --force-clock if its times may be wrong from now on",
             path=path,
             now_ms=stood_ms,
@@ -63,7 +63,7 @@ def check_clock(
 
 
 def begin(clock: Clock, disk: Disk, config: StoreConfig) -> None:
-    """Have CLOCK, if it is a virtual one, begin where the time of the store of CONFIG stood, if that is later.
+    """If CLOCK is a virtual one, set it to the last time of the store of CONFIG, if that is later.
 
     Raises StoreMismatch for a marked store and the machine's clock.
     """
@@ -73,7 +73,7 @@ def begin(clock: Clock, disk: Disk, config: StoreConfig) -> None:
 
 
 class Mark:
-    """The mark of an open store while CLOCK moves. `close` writes it once more, and lets the clock go."""
+    """The mark of an open store while CLOCK moves. `close` writes it once more, and detaches it from the clock."""
 
     def __init__(self, clock: Clock, disk: Disk, config: StoreConfig) -> None:
         self._clock = clock
@@ -82,7 +82,7 @@ class Mark:
         self._path = _path(config)
 
     def write(self, now_ms: int) -> None:
-        """Have the store say that its time is NOW_MS, on the device when this returns."""
+        """Write NOW_MS as the time of the store; it is on disk when this returns."""
         self._disk.make_folders(self._folder)
         text = json.dumps({"clock": "virtual", "now_ms": now_ms}, separators=(",", ":"))
         self._disk.write_atomically(self._path, text.encode())
@@ -93,13 +93,13 @@ class Mark:
             self._clock.before_move.append(self._move)
 
     def close(self) -> None:
-        """Write the present time, and follow the clock no longer. Twice is once."""
+        """Write the present time, and detach from the clock. Idempotent."""
         if isinstance(self._clock, VirtualClock) and self._move in self._clock.before_move:
             self._clock.before_move.remove(self._move)
             self._move(self._clock.unix_ms())
 
     def _move(self, target_ms: int) -> None:
-        """Note a move. A disk that is full does not stop time: the mark stays, with an older time."""
+        """Write the end of a move. A full disk does not stop the clock: the mark keeps an older time."""
         try:
             self.write(target_ms)
         except PocketMQError as error:
@@ -107,7 +107,8 @@ class Mark:
 
 
 def keep_mark(clock: Clock, disk: Disk, config: StoreConfig) -> Mark:
-    """Mark the store of CONFIG, which is open, if CLOCK is a virtual one; the mark follows its moves until `close`.
+    """Mark the store of CONFIG, which is open, if CLOCK is a virtual one. The mark is updated with its moves until
+    `close`.
 
     Raises StoreFull or DiskFailure if the mark cannot be written.
     """
@@ -121,7 +122,7 @@ def _path(config: StoreConfig) -> str:
 
 
 def _read(disk: Disk, path: str) -> int | None:
-    """Return the time that the mark at PATH says, 0 if it cannot be read; None: there is no mark."""
+    """Return the time in the mark at PATH, 0 if it cannot be read; None: there is no mark."""
     try:
         found = json.loads(disk.read(path))
     except FileNotFoundError:

@@ -15,28 +15,29 @@ _SERVICE: Final = "pocketmq.v1.Broker"
 
 
 def is_virtual(clock: Clock) -> bool:
-    """Can CLOCK be moved?"""
+    """Return whether CLOCK can be moved."""
     return isinstance(clock, VirtualClock)
 
 
 async def advance(clock: Clock, by: int | str) -> int:
-    """Move CLOCK by BY, milliseconds or "2h30m"; return the new time once all that falls due until then has happened.
+    """Move CLOCK by BY, milliseconds or a duration such as "2h30m"; return the new time once all due events have
+    happened.
 
-    Raises Unsupported where CLOCK moves by itself, InvalidArgument for a step that is none. A caller that is cancelled
-    does not stop the move.
+    Raises Unsupported if CLOCK is the machine's, InvalidArgument if BY is not a duration. If the caller is cancelled,
+    the move continues.
     """
     if not isinstance(clock, VirtualClock):
         raise Unsupported(
-            "this broker lives by the machine's clock, which nobody moves: start it with --clock virtual"
+            "this broker uses the machine's clock, which cannot be moved: start it with --clock virtual"
         )
     by_ms = parse_duration(by, field="by") if isinstance(by, str) else by
-    # A caller who gives up must not leave the clock somewhere on the way.
+    # If the caller is cancelled, the move must complete all the same.
     await asyncio.shield(asyncio.ensure_future(clock.advance(by_ms)))
     return clock.unix_ms()
 
 
 def methods(clock: Clock) -> MethodTable:
-    """Return the table of the calls that tell and move CLOCK."""
+    """Return the method table for reading and moving CLOCK."""
 
     def reply() -> pb.ClockReply:
         return pb.ClockReply(now_ms=clock.unix_ms(), virtual=is_virtual(clock))
