@@ -1,9 +1,9 @@
-"""The answers of a master: none leaves as a master's once another replica may be one.
+"""The answers of a master: none is sent as the master's once another replica may be master.
 
-The lease suffices for what is there: it was confirmed, and stays. It does not suffice for what is missing. A registry
-may end a session early, and then another master has stored what this one lacks, while the lease still seems to hold.
-On a former master's word an idempotent producer would begin a new epoch and store messages twice, and a consumer would
-skip messages. So these answers wait until the registry has said that the session lasts.
+The lease is enough for data that exists: it was confirmed, and stays. It is not enough for an answer that data is
+missing. ZooKeeper may end a session early, and then another master may have stored the data while the lease still seems
+to hold. After such an answer of a former master, an idempotent producer would begin a new epoch and store messages
+twice, and a consumer would skip messages. So these answers wait until ZooKeeper has confirmed the session.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ from ...proto.rpc.methods import Method, MethodKind
 from ..callbacks import ended
 from .mastership import Told
 
-#: Raises MasterFenced unless a call may be taken, or an answer may leave, in this very turn.
+#: Raises MasterFenced unless a call may be accepted, or an answer sent, in this turn of the event
+#: loop.
 Check = Callable[[], None]
 
-#: Errors that say that something is missing, or is in the way.
+#: Errors that report missing or conflicting state.
 _STATE_ERRORS: Final = (
     AlreadyDelivered,
     GroupExists,
@@ -58,7 +59,7 @@ _STATE_ERRORS: Final = (
     UnknownProducer,
 )
 _STATE_ERROR_NAMES: Final = frozenset(error.__name__ for error in _STATE_ERRORS)
-#: The same to official clients.
+#: The same as codes for official clients.
 _STATE_CODES: Final = frozenset(
     {
         v2.CONSUMER_GROUP_NOT_FOUND,
@@ -71,7 +72,7 @@ _STATE_CODES: Final = frozenset(
 
 
 def _with_field(module: ModuleType, field: str, message: type[Message]) -> frozenset[type]:
-    """Return the types of MODULE with a FIELD of type MESSAGE: to ask a message for a field that it lacks is slow."""
+    """Return the types of MODULE with a FIELD of type MESSAGE: asking a message for a field that it lacks is slow."""
     return frozenset(
         getattr(module, name)
         for name, descriptor in module.DESCRIPTOR.message_types_by_name.items()
@@ -86,8 +87,11 @@ _WITH_STATUS: Final = _with_field(v2, "status", v2.Status)
 
 @dataclass(frozen=True, slots=True)
 class MasterChecks:
-    """How a broker makes sure that it is the master: OPEN when a call arrives, MASTER when an answer leaves, and
-    STILL_MASTER (`Mastership.when_still_master`) before it answers that something is missing."""
+    """How a broker checks that it is the master.
+
+    OPEN is called when a call arrives, MASTER when an answer is sent, and STILL_MASTER (`Mastership.when_still_master`)
+    before an answer that something is missing.
+    """
 
     open: Check
     master: Check
@@ -103,8 +107,8 @@ def as_master(table: MethodTable, checks: MasterChecks, always: Container[str] =
     its stream continues.
 
     What says that something is missing waits for the metadata store: errors, and of unary methods also replies. Later
-    replies on a stream may leave before such an error. A status within a stream for official clients does not wait:
-    they ask again, and never go forward because of it.
+    replies on a stream may be sent before such an error. A status within a stream for official clients does not wait:
+    they ask again, and never skip messages because of it.
     """
     return MethodTable(
         {
@@ -135,7 +139,7 @@ def _checked_coroutine(handler: Callable[..., Any], checks: MasterChecks) -> Cal
             if isinstance(error, _STATE_ERRORS):
                 await ended(checks.still_master)
             raise
-        if reply is not None:  # Of a unary method.
+        if reply is not None:  # It is a unary method.
             checks.master()
             if _says_missing(reply):
                 await ended(checks.still_master)
@@ -165,12 +169,12 @@ def _checked_function(handler: Callable[..., Any], checks: MasterChecks) -> Call
 
 
 def _says_missing(reply: Any) -> bool:
-    """Does REPLY, of a unary method, say that something is missing?"""
+    """Return whether REPLY, of a unary method, reports that something is missing."""
     kind = type(reply)
     if kind is pb.GroupOffsetsReply:
         return any([one.offset < 0 for one in reply.offsets])
     if kind is pb.LeaseReply:
-        # A consumer may skip what is in a queue of which its group never committed.
+        # A consumer may skip messages of a queue in which its group has no offset.
         return any([one.token and one.committed < 0 for one in reply.queues])
     if kind is pb.LookupReply:
         return not reply.records and not reply.more
@@ -178,9 +182,9 @@ def _says_missing(reply: Any) -> bool:
 
 
 class _Checked:
-    """A call or stream, ASKED, with all that it has; what says that something is done is checked before it leaves.
+    """Wraps the call or stream ASKED; replies are checked before they are sent.
 
-    A stream on which something was refused is over, whatever else is said on it.
+    After a refusal, a stream has ended: later messages on it are ignored.
     """
 
     __slots__ = ("_asked", "_checks", "_is_finished", "_is_refused", "_unsure")
@@ -189,7 +193,8 @@ class _Checked:
         self._asked = asked
         self._checks = checks
         self._is_refused = False
-        #: Errors that wait for the metadata store; the stream ends well after them.
+        #: Number of errors that wait for the metadata store; the normal end of the stream comes
+        #: after them.
         self._unsure = 0
         self._is_finished = False
 
@@ -213,7 +218,7 @@ class _Checked:
             self._leave(message, self._asked.send)
             return
         kept = type(message)()
-        kept.CopyFrom(message)  # The sender may use it again.
+        kept.CopyFrom(message)  # The caller may reuse the message.
         self._unsure += 1
         self._checks.still_master(partial(self._send_error, kept))
 

@@ -22,47 +22,55 @@ _LEAST: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicationConfig:
-    """Which replica of which set a broker is, and what the set promises."""
+    """Which replica of which set a broker is, and the guarantees of the set."""
 
-    #: Nothing changes without a restart: the replica announces these settings once.
+    #: No setting changes without a restart: the replica announces them once.
     LIVE: ClassVar[frozenset[str]] = frozenset()
 
-    #: The replica set, whose name the broker has then; empty: the broker has no replicas.
+    #: Name of the replica set, which is also the name of the broker; empty: the broker has no
+    #: replicas.
     replica_set: str = ""
-    #: Its number in the set, from 1 on, for good.
+    #: Id of the replica in its set, from 1 on; it never changes.
     replica_id: int = 0
-    #: The ZooKeeper servers that keep who is master, "host:port".
+    #: The ZooKeeper servers with the metadata of the set, "host:port".
     zookeeper: tuple[str, ...] = ()
-    #: PEM file of who signs the ZooKeeper servers' certificates, which are dialled over TLS then; empty: plaintext.
+    #: PEM file of the authority of ZooKeeper's certificates, for TLS; empty: plaintext.
     zookeeper_tls_ca: str = ""
-    #: PEM files of a certificate that is shown to ZooKeeper, and of its key; empty: none.
+    #: PEM files of a client certificate for ZooKeeper, and of its key; empty: none.
     zookeeper_tls_cert: str = ""
     zookeeper_tls_key: str = ""
-    #: How the account is shown: "digest", or "sasl" (DIGEST-MD5); empty: there is no account, and nodes are open.
+    #: How to authenticate: "digest", or "sasl" (DIGEST-MD5); empty: no account, all clients may
+    #: change the nodes.
     zookeeper_auth: Literal["", "digest", "sasl"] = ""
     #: The account, the same for all replicas, and the file whose first line is its secret.
     zookeeper_user: str = ""
     zookeeper_secret_file: str = ""
 
-    #: Where the other replicas connect to, "host:port": of this machine.
+    #: Address for the other replicas on this machine, "host:port".
     listen: str = "127.0.0.1:8082"
-    #: What they dial, if that is not the same; the set in ZooKeeper has to say so, too.
+    #: Address that the other replicas dial, if it differs; the metadata in ZooKeeper must have it,
+    #: too.
     address: str = ""
-    #: PEM files of the certificate that the replica shows the others, and of its key; empty: plaintext, on loopback.
+    #: PEM files of the replica's certificate and its key; empty: plaintext, on loopback only.
     tls_cert: str = ""
     tls_key: str = ""
     #: PEM file of the authorities of the set's certificates: each client with such a certificate counts as a replica.
     tls_ca: str = ""
-    #: How many replicas must have what acks="replicas" acknowledges, the master among them.
+    #: How many replicas must have a message before acks="replicas" acknowledges it, including the
+    #: master.
     min_in_sync: int = 1
-    #: What they must have done with it: be on "disk", or in "memory", which a power cut of all may lose.
+    #: What these replicas must have done: have it on "disk", or in "memory", which a power cut of
+    #: all may lose.
     replica_ack: Literal["disk", "memory"] = "disk"
-    #: When ZooKeeper learns how far acknowledged records reach, so that an old copy of a folder is not elected: once a
-    #: "second", or before "each" acknowledgement, which costs one write to ZooKeeper per batch of acknowledgements.
+    #: When ZooKeeper learns up to which record messages were acknowledged, so that an old copy of a
+    #: folder is not elected: once per "second", or before "each" acknowledgement (one write per
+    #: batch of acknowledgements).
     mark: Literal["second", "each"] = "second"
-    #: A follower that has not caught up for so long leaves the set: acks="replicas" may wait for it that long.
+    #: A follower that has not caught up for this time leaves the in-sync set; acks="replicas" may
+    #: wait that long.
     replica_lag_ms: int = 10_000
-    #: ZooKeeper takes a replica for dead after so long: a failover takes this and about half a second.
+    #: ZooKeeper regards a replica as dead after this time: a failover takes it and about half a
+    #: second.
     session_ms: int = 2_000
 
     def __post_init__(self) -> None:
@@ -80,49 +88,47 @@ class ReplicationConfig:
             name = "address" if port else "listen"
             raise _refused(
                 name,
-                f"is {getattr(self, name)}: the others dial it, so its port is from 1 to 65535",
+                f"is {getattr(self, name)}: other replicas dial it, so its port must be 1 to 65535",
             )
         files = {name: getattr(self, name) for name in ("tls_cert", "tls_key", "tls_ca")}
         if any(files.values()) and not all(files.values()):
             missing = next(name for name, value in files.items() if not value)
-            raise _refused(
-                missing, "is empty: tls_cert, tls_key and tls_ca are three files, or none"
-            )
+            raise _refused(missing, "is empty: set all of tls_cert, tls_key and tls_ca, or none")
         if not is_loopback(host) and not self.tls_cert:
             raise _refused(
                 "listen",
-                f"is {self.listen}, which other machines reach, and whoever reaches it is taken for a replica: give"
-                " the replicas certificates (replication.tls_cert, tls_key, tls_ca), or listen on 127.0.0.1",
+                f"is {self.listen}, which other machines reach, and each client counts as a replica: set"
+                " certificates (replication.tls_cert, tls_key, tls_ca), or listen on 127.0.0.1",
             )
 
     def _check_zookeeper(self) -> None:
         if bool(self.zookeeper_tls_cert) != bool(self.zookeeper_tls_key):
             missing = "zookeeper_tls_key" if self.zookeeper_tls_cert else "zookeeper_tls_cert"
-            raise _refused(missing, "is empty: a certificate and its key are two files, or none")
+            raise _refused(missing, "is empty: set both the certificate and its key, or none")
         if self.zookeeper_tls_cert and not self.zookeeper_tls_ca:
-            raise _refused("zookeeper_tls_ca", "is empty: a certificate is shown over TLS alone")
+            raise _refused("zookeeper_tls_ca", "is empty: a client certificate requires TLS")
         account = (self.zookeeper_user, self.zookeeper_secret_file)
         if any(account) and not self.zookeeper_auth:
-            raise _refused(
-                "zookeeper_auth", "is empty: say digest or sasl, how the account is shown"
-            )
+            raise _refused("zookeeper_auth", "is empty: set it to digest or sasl for the account")
         if self.zookeeper_auth and not all(account):
             missing = "zookeeper_secret_file" if self.zookeeper_user else "zookeeper_user"
-            raise _refused(missing, "is empty: an account is a user and a file with the secret")
+            raise _refused(missing, "is empty: an account needs a user and a file with the secret")
         if ":" in self.zookeeper_user:
-            raise _refused("zookeeper_user", f"is {self.zookeeper_user!r:.80}: a user has no colon")
+            raise _refused(
+                "zookeeper_user", f"is {self.zookeeper_user!r:.80}: it must not contain a colon"
+            )
 
     def _check_set(self) -> None:
         try:
             check_new_topic(
                 self.replica_set
-            )  # It is the broker's name, which is one of a system topic.
+            )  # It is also the name of the broker, and of a system topic.
         except InvalidName as error:
-            raise _refused("replica_set", f"is no name: {error.message}") from error
+            raise _refused("replica_set", f"is not a valid name: {error.message}") from error
         if self.replica_id < 1:
             raise _refused(
                 "replica_id",
-                f"is {self.replica_id}: each replica has a number of its own, from 1 on",
+                f"is {self.replica_id}: each replica needs its own id, from 1 on",
             )
         if self.mark == "each" and self.replica_ack == "memory":
             raise _refused(
@@ -131,9 +137,7 @@ class ReplicationConfig:
                 ' "second"',
             )
         if not self.zookeeper:
-            raise _refused(
-                "zookeeper", "is empty: name the servers that keep who is master, host:port each"
-            )
+            raise _refused("zookeeper", "is empty: list the ZooKeeper servers, host:port each")
         for one in self.zookeeper:
             _address("zookeeper", one.partition("/")[0])
 
@@ -145,7 +149,7 @@ class ReplicationConfig:
     def settings(
         self, *, cluster: str, client_address: str, file_size: int, flush_sync: bool
     ) -> ReplicaSettings:
-        """Return what the replica goes by."""
+        """Return the settings of the replica."""
         return ReplicaSettings(
             cluster=cluster,
             set_name=self.replica_set,
@@ -163,7 +167,7 @@ class ReplicationConfig:
 
 
 def _address(name: str, value: str) -> tuple[str, int]:
-    """Return host and port of VALUE."""
+    """Return host and port in VALUE."""
     found = _ADDRESS.fullmatch(value)
     if found is None or int(found[2]) > 65_535:
         raise _refused(name, f"is {value!r:.80}: must be host:port")

@@ -1,11 +1,11 @@
-"""The disk of a replica: its store, and next to it the replica's identity and what it must know after a restart.
+"""The disk of a replica: its store, and next to it the replica's identity and state.
 
     <root>/brokerIdentity           which replica of which set the store belongs to; never changes
     <root>/epochFileCheckpoint      the epochs of its log
     <root>/pocketmq/replica.json    the highest epoch seen, whether it is unclean, its progress
     <root>/pocketmq/cut-off/…/      what was cut off the end of the log, each time, as a store of its own
     <root>.set-aside-<ms>           a quarantined store: never deleted by this program
-    <root>.begins-anew              the next store while it is prepared; a crash at any moment leaves one of the two
+    <root>.begins-anew              the next store while it is prepared; after a crash, either store is complete
 
 `open` finds out whether the replica is *unclean*, that is, may lack data that it acknowledged. It is if the machine has
 rebooted and the store was not closed (unless it flushes before it acknowledges), if its log ends below what was
@@ -39,12 +39,12 @@ logger = logging.getLogger(__name__)
 
 _BOOT_ID_FILE: Final = "/proc/sys/kernel/random/boot_id"
 _OWN_FOLDER: Final = "pocketmq"
-#: What is copied at once.
+#: Bytes that are copied at once.
 _PIECE: Final = 1_048_576
 
 
 def boot_id(disk: Disk) -> str:
-    """Return what names this start of the machine; "" where the system does not say."""
+    """Return an id of this start of the machine; "" if the system has none."""
     try:
         return disk.read(_BOOT_ID_FILE).decode("ascii", "replace").strip()
     except (OSError, StoreError):
@@ -69,9 +69,9 @@ class _Files:
 
 
 class ReplicaDevice:
-    """What the replica IDENTITY keeps below CONFIG.path. BOOT names the start of the machine, "": unknown.
+    """The files of the replica IDENTITY below CONFIG.path. BOOT identifies the start of the machine, "": unknown.
 
-    PRODUCERS_OF makes the table of what producers have stored in a store.
+    PRODUCERS_OF creates the table of producers' sequences of a store.
     """
 
     def __init__(
@@ -100,33 +100,31 @@ class ReplicaDevice:
         self._store: MessageStore | None = None
         self._producers_of = producers_of
         self._producers: Producers | None = None
-        #: Writes the table of producers while it is a follower's.
+        #: Writes the table of producers while this replica follows.
         self._saver = Flusher("pocketmq-save-producers")
-        #: Progress is noted at any time.
+        #: Progress may be written at any time.
         self._lock = Lock()
 
     @property
     def store(self) -> MessageStore:
         """The open store."""
-        assert self._store is not None, "the device is not open"
+        assert self._store is not None, "the store is not open"
         return self._store
 
     @property
     def producers(self) -> Producers:
-        """What producers have stored in the open store."""
-        assert self._producers is not None, "the device is not open"
+        """The producers' sequences in the open store."""
+        assert self._producers is not None, "the store is not open"
         return self._producers
 
     @property
     def is_open(self) -> bool:
         return self._store is not None
 
-    # --- opening and closing
-
     def open(self, *, was_led: bool) -> ReplicaState:
-        """Open the store and return what is there. WAS_LED: the set has had a master.
+        """Open the store and return the state. WAS_LED: the set has had a master.
 
-        Raises ConfigError for the store of another replica, and what opening a store raises.
+        Raises ConfigError for the store of another replica, and errors of opening a store.
         """
         self._finish_beginning_anew()
         self.check_identity()
@@ -140,17 +138,17 @@ class ReplicaDevice:
             raise
 
     def _look(self, *, crashed: bool, was_led: bool) -> ReplicaState:
-        """Return the state on disk, and note that this replica has started."""
+        """Return the state on disk, and record that this replica has started."""
         store = self.store
         loaded = self._files.note.load(replica_files.parse_note)
         epochs = self._load_epochs()
         note = self._with_epoch(loaded.value or replica_files.ReplicaNote(), epochs)
         is_new = loaded.value is None
         is_missing = is_new and loaded.problem is None and was_led
-        # A new replica, or one with a new disk: it is no candidate before it has what the others have.
+        # A new replica, or one with a new disk: it is not a candidate before it has caught up.
         is_empty = is_missing and store.max_log_offset == 0
         if is_empty:
-            logger.info("this replica is empty, and may be master when it has caught up")
+            logger.info("replica is empty, it can become master when it has caught up")
         lost_power = crashed and not is_new and (not self._boot or note.boot_id != self._boot)
         reasons = {
             "its state was damaged": loaded.problem is not None,
@@ -188,10 +186,10 @@ class ReplicaDevice:
     def _with_epoch(
         self, note: replica_files.ReplicaNote, epochs: Epochs
     ) -> replica_files.ReplicaNote:
-        """Return NOTE; an impossible epoch is replaced by the last one of EPOCHS, those of the log.
+        """Return NOTE; an impossible epoch is replaced by the last one of EPOCHS, which are those of the log.
 
-        That is safe: before the replica follows or is a candidate it takes the epoch of the set's metadata, that of the
-        newest master, and compares its log with the mark.
+        That is safe: before the replica follows or is a candidate, it takes the epoch in the set's metadata, which is
+        that of the newest master, and compares its log with the mark.
         """
         if note.has_epoch:
             return note
@@ -207,14 +205,14 @@ class ReplicaDevice:
 
     @property
     def store_id(self) -> str:
-        """What the store was called when it began; "": it has not."""
+        """The id that the store got when it was created; "": it has none."""
         if self._note.store_id:
             return self._note.store_id
         found = self._files.note.load(replica_files.parse_note).value
         return "" if found is None else found.store_id
 
     def check_identity(self) -> None:
-        """Raise ConfigError if the store says that it is of another replica."""
+        """Raise ConfigError if the store belongs to another replica."""
         try:
             found = self._files.identity.load(replica_files.parse_identity).value
         except StoreError as error:
@@ -229,13 +227,13 @@ class ReplicaDevice:
         ):
             if theirs != ours:
                 raise ConfigError(
-                    f"{self.config.path} is the store of {what} {theirs!r}, and this is to be {what} {ours!r}:"
-                    f" give it a store of its own, or start with {option} {theirs}",
+                    f"{self.config.path} is the store of {what} {theirs!r}, but this broker is {what} {ours!r}:"
+                    f" use another store, or start with {option} {theirs}",
                     path=self.config.path,
                 )
 
     def _open_store(self) -> None:
-        """Open the store, to follow; what its producers have stored is found again."""
+        """Open the store as a follower, and restore the producers' sequences."""
         store = MessageStore.open(self.config, disk=self._disk, now_ms=self._unix_ms, replica=True)
         producers = self._producers_of(store)
         producers.follow(self._saver)
@@ -244,7 +242,7 @@ class ReplicaDevice:
         self._store, self._producers = store, producers
 
     def follow(self) -> None:
-        """Have the store take the bytes of a master, and the table of producers tell of them."""
+        """Let the store take the bytes of a master, and update the table of producers from them."""
         self.producers.follow(self._saver)
         self.store.follow()
 
@@ -253,7 +251,7 @@ class ReplicaDevice:
         return Epochs(EpochStart(epoch, start) for epoch, start in found)
 
     def close(self) -> None:
-        """Close the store; twice is once."""
+        """Close the store. Idempotent."""
         with self._lock:
             store, self._store = self._store, None
             if store is not None:
@@ -263,15 +261,13 @@ class ReplicaDevice:
                 self._keep(synced=store.flushed_offset)
                 save_producers()
 
-    # --- what is kept
-
     def keep_state(self, epoch_seen: int, unclean: bool) -> None:
-        """Have the highest epoch seen, and whether the replica is unclean, outlast everything."""
+        """Write the highest epoch seen, and whether the replica is unclean, to disk."""
         with self._lock:
             self._keep(epoch_seen=epoch_seen, unclean=unclean)
 
     def keep_progress(self, confirm: int, confirm_epoch: int) -> None:
-        """Note how far the log is on disk and confirmed, if that has changed. At any time."""
+        """Write how far the log is on disk and confirmed, if that has changed. Thread-safe."""
         with self._lock:
             if self._store is not None:
                 self._keep(
@@ -287,13 +283,11 @@ class ReplicaDevice:
             self._note = note
 
     def keep_epochs(self, epochs: Epochs) -> None:
-        """Replace the epochs of the log."""
+        """Write the epochs of the log."""
         self._files.epochs.save(replica_files.render_epochs(tuple(epochs)))
 
-    # --- the log
-
     def cut(self, end: int | None) -> None:
-        """Cut the log at END, where a record begins; None: forget what came of a record that is not whole."""
+        """Cut the log at END, which is the begin of a record; None: drop an incomplete record."""
         store = self.store
         if end is None or end == store.max_log_offset:
             store.lead()
@@ -301,13 +295,13 @@ class ReplicaDevice:
             return
         with self._lock:
             self._copy_tail(store, end)
-            # First: a log that ends below what was synced has lost something.
+            # Do this first: a log that ends before `synced` counts as damaged.
             self._keep(synced=min(self._note.synced, end))
             store.truncate_to(end)
             self._open_store()
 
     def _copy_tail(self, store: MessageStore, end: int) -> None:
-        """Copy the log after END to files with the names and sizes of the log's files, with nothing before END."""
+        """Copy the log after END to files with the names and sizes of the log's files; before END they are empty."""
         folder = f"{self.config.path}/{_OWN_FOLDER}/cut-off/{self._unix_ms()}-{end}"
         self._disk.make_folders(f"{folder}/commitlog")
         at, log_end = end, store.max_log_offset
@@ -325,7 +319,7 @@ class ReplicaDevice:
         logger.warning("log cut offset=%d bytes=%d kept=%s", end, log_end - end, folder)
 
     def begin_anew(self) -> None:
-        """Set the store aside, unless its log is empty, and open an empty one in its place; epochs go with it."""
+        """Quarantine the store, unless its log is empty, and open an empty one in its place, without epochs."""
         if self.store.log.files.files:
             with self._lock:
                 self._set_aside()
@@ -340,7 +334,7 @@ class ReplicaDevice:
         files.identity.save(replica_files.render_identity(self.identity))
         try:
             self.store.close()
-        except StoreError as error:  # It is not needed any more; the next open recovers it.
+        except StoreError as error:  # It is not needed any more; the next open would recover it.
             logger.warning("store not closed cleanly path=%s reason=%s", root, error.message)
         aside = f"{root}.set-aside-{self._unix_ms()}"
         self._disk.rename(root, aside)
@@ -354,7 +348,7 @@ class ReplicaDevice:
         return f"{self.config.path}.begins-anew"
 
     def _finish_beginning_anew(self) -> None:
-        """Rename the prepared store into the place of the quarantined one, if a crash came in between."""
+        """Move the prepared store into the place of the quarantined one, if a crash came in between."""
         root = self.config.path
         if self._disk.exists(self._next_root):
             if self._disk.exists(root):

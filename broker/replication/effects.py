@@ -1,8 +1,8 @@
-"""Effects: what a replica wants done, in order.
+"""Effects: the actions that a replica requests, in order.
 
-The shell carries out the effects of one input one after the other, before it gives the next input. If one fails, the
-later ones are dropped and the replica stops; it starts again from its disk. *Durable* effects are on disk before the
-next one starts. Slow effects are answered by an input, which their docstrings name.
+The shell executes all effects of one input before it gives the next input. If one fails, the later ones are dropped and
+the replica stops; it starts again from its disk. *Durable* effects are on disk before the next one starts. Slow effects
+are answered by an input, which their docstrings name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .registry import Cell, EndMark, LiveNode
 
 @dataclass(frozen=True, slots=True)
 class KeepState:
-    """Durable: write `replica.json`: the highest epoch that was seen outlives whatever is done or said in it."""
+    """Durable: write `replica.json`, so that the highest epoch seen survives before anything is done in it."""
 
     epoch_seen: int
     unclean: bool
@@ -34,12 +34,12 @@ class KeepEpochs:
 
 @dataclass(frozen=True, slots=True)
 class ReadRegistry:
-    """Read the set's metadata, the live nodes and the mark, in this order: `registry_seen`, if all answers come."""
+    """Read the set's metadata, the live nodes and the mark, in this order; `registry_seen` gets all three answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompareAndSet:
-    """Replace the metadata of VERSION: exactly one of `set_done`, `set_refused` and `set_unknown` answers."""
+    """Replace the metadata of VERSION. Exactly one of `set_done`, `set_refused` and `set_unknown` answers."""
 
     cell: Cell
     version: int
@@ -47,7 +47,7 @@ class CompareAndSet:
 
 @dataclass(frozen=True, slots=True)
 class WriteMark:
-    """Replace the mark of VERSION, None: there is none; `mark_written` answers."""
+    """Replace the mark of VERSION (None: there is none); `mark_written` answers."""
 
     mark: EndMark
     version: int | None
@@ -70,7 +70,7 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class SendFrame:
-    """Send FRAME over LINK, if it is still there."""
+    """Send FRAME over LINK, if it is still open."""
 
     link: int
     frame: pb.FollowRequest | pb.FollowReply
@@ -78,7 +78,7 @@ class SendFrame:
 
 @dataclass(frozen=True, slots=True)
 class StreamFrom:
-    """Send the log from OFFSET on over LINK, as `FollowBytes`, and a heartbeat when there is none for a while."""
+    """Send the log from OFFSET on over LINK, as `FollowBytes`, with heartbeats when there is nothing to send."""
 
     link: int
     offset: int
@@ -94,7 +94,7 @@ class CloseLink:
 
 @dataclass(frozen=True, slots=True)
 class AppendRaw:
-    """Append DATA to the log as it is, at its end, OFFSET; IS_FAR: so much more is to come that no sync is due."""
+    """Append DATA unchanged at OFFSET, the end of the log. IS_FAR: the log is so far behind that no sync is due."""
 
     offset: int
     data: bytes = field(repr=False)
@@ -118,7 +118,7 @@ class BeginAnew:
 
 @dataclass(frozen=True, slots=True)
 class BecomeMaster:
-    """Take sends from now on, in EPOCH; the first one is appended at START."""
+    """Accept sends from now on, in EPOCH; the first one is appended at START."""
 
     epoch: int
     start: int
@@ -126,7 +126,7 @@ class BecomeMaster:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """Take no more sends, and fail those that wait, as fenced: they may be tried again at the master of EPOCH."""
+    """Accept no more sends, and fail the waiting ones as fenced: clients may retry them at the master of EPOCH."""
 
     epoch: int
     reason: str
@@ -134,7 +134,7 @@ class StepDown:
 
 @dataclass(frozen=True, slots=True)
 class AnswerAcks:
-    """Acknowledge what waits with acks="replicas" and ends at UP_TO or before: REPLICAS have it."""
+    """Acknowledge sends with acks="replicas" that end at UP_TO or before: REPLICAS have them."""
 
     up_to: int
     replicas: int
@@ -142,14 +142,14 @@ class AnswerAcks:
 
 @dataclass(frozen=True, slots=True)
 class FailAcks:
-    """What waits with acks="replicas" is in doubt: the set has become smaller than `min_in_sync`."""
+    """Fail sends that wait with acks="replicas": the in-sync set has become smaller than `min_in_sync`."""
 
     in_sync: int
 
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Make complete records below OFFSET visible, for good."""
+    """Make complete records below OFFSET visible to consumers, for good."""
 
     offset: int
 

@@ -1,4 +1,4 @@
-"""What a following replica shows to readers: its store up to the confirmed offset, and its master's tables."""
+"""What a follower shows to readers: its store up to the confirmed offset, and its master's tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class FollowerTables:
     groups: Mapping[str, GroupConfig] = field(default_factory=dict)
 
     def has_queue(self, topic: str, queue: int) -> bool:
-        """May QUEUE of TOPIC be read, as far as is known here?"""
+        """Return whether QUEUE of TOPIC may be read, as far as this follower knows."""
         found = self.topics.get(topic)
         return (
             found is not None
@@ -34,12 +34,12 @@ class FollowerTables:
         )
 
     def may_consume(self, group: str) -> bool:
-        """Is consumption switched on for GROUP, as far as is known here?"""
+        """Return whether consumption is switched on for GROUP, as far as this follower knows."""
         found = self.groups.get(group)
         return found is None or found.consume_enable
 
     def committed(self, topic: str, group: str, queue: int) -> tuple[int, str]:
-        """Return what GROUP has committed of QUEUE, −1 if it never has, and the text that goes with it."""
+        """Return the committed offset of GROUP in QUEUE, −1 if there is none, and its metadata."""
         offset = self.offsets.committed(topic, group, queue)
         text = self.texts.get(ONE_SCOPE, (group, topic, queue))
         has_text = text is not None and text.offset == offset
@@ -48,12 +48,12 @@ class FollowerTables:
 
 @dataclass(frozen=True, slots=True)
 class FollowerView:
-    """STORE, of which readers see what is confirmed, and TABLES."""
+    """STORE, of which readers see the confirmed part, and TABLES."""
 
     store: MessageStore
     tables: FollowerTables
     #: The epoch of the master that it follows.
     epoch: int
-    #: Has it all that its master had confirmed a moment ago, a heartbeat as a rule and 5 s (replica.SILENT_MS) at the
-    #: most? Else it may lack anything from some offset on.
+    #: Whether it has everything that its master had confirmed a moment ago: one heartbeat as a
+    #: rule, up to 5 s (replica.SILENT_MS). If false, it may lack anything from some offset on.
     is_current: bool

@@ -19,17 +19,19 @@ from .registry_format import EPOCH_MAX, REPLICA_ID_MAX
 
 #: Bytes of the log in one frame.
 DATA_SIZE_MAX: Final = 1_048_576
-#: A follower that lacks more than this of the confirmed log is not in sync, so no send waits for its disk or acks.
+#: A follower that lacks more of the confirmed log is not in sync, so no send waits for its disk or
+#: acks.
 FAR_BYTES: Final = 4 * DATA_SIZE_MAX
 _STATE_FILES_MAX: Final = 64
 #: The version of a replicated table is the epoch of its master, shifted by so many bits, plus a count.
 VERSION_BITS: Final = 32
 _STATE_FILE_NAME_MAX: Final = 128
-#: Content of one frame of replicated tables: with the rest of the frame, what the carrier accepts.
+#: Limit of the content of one frame of replicated tables: the rest of the frame must fit into a
+#: message, too.
 STATE_SIZE_MAX: Final = 64 * 1_048_576 - 4_096
 
 
-#: How fields of bytes begin: their number, and that a length follows.
+#: The begin of a field with bytes: its number and wire type.
 _BYTES_TAG: Final = bytes((pb.FollowReply.BYTES_FIELD_NUMBER << 3 | 2,))
 _DATA_TAG: Final = bytes((pb.FollowBytes.DATA_FIELD_NUMBER << 3 | 2,))
 
@@ -37,11 +39,9 @@ _DATA_TAG: Final = bytes((pb.FollowBytes.DATA_FIELD_NUMBER << 3 | 2,))
 def encoded_reply(
     epoch: int, offset: int, data: bytes | memoryview, confirm: int, min_offset: int = 0
 ) -> tuple[bytes, bytes | memoryview]:
-    """Return the frame of DATA at OFFSET of the log, encoded in two pieces; DATA, the second one, is not copied.
+    """Return the frame of DATA at OFFSET of the log, encoded in two pieces. DATA, the second one, is not copied.
 
-    Without data it is a heartbeat.
-
-    Protobuf's own encoder copies a mebibyte several times, into memory that is new each time: 3 ms.
+    Without data it is a heartbeat. Protobuf's own encoder copies 1 MiB several times into new memory, which takes 3 ms.
     """
     frame = pb.FollowBytes(
         epoch=epoch,
@@ -56,7 +56,7 @@ def encoded_reply(
 
 
 def _varint(value: int) -> bytes:
-    """Return VALUE, which is not negative, seven bits a byte, the lowest first."""
+    """Return VALUE, which is not negative, as a varint: seven bits per byte, lowest first."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -66,7 +66,7 @@ def _varint(value: int) -> bytes:
 
 
 def check_hello(hello: pb.FollowHello) -> None:
-    """Raise InvalidArgument if HELLO contradicts itself or its limits."""
+    """Raise InvalidArgument if HELLO is inconsistent or exceeds limits."""
     _within("replica_id", hello.replica_id, 1, REPLICA_ID_MAX)
     _within("epoch_seen", hello.epoch_seen, 0, EPOCH_MAX)
     _check_epochs(hello.epochs, hello.epoch_seen)
@@ -84,7 +84,7 @@ def check_hello(hello: pb.FollowHello) -> None:
 def check_belongs(
     hello: pb.FollowHello, settings: ReplicaSettings, replicas: Collection[int]
 ) -> None:
-    """Raise InvalidArgument if who says HELLO is no other replica of the set of SETTINGS, which has REPLICAS."""
+    """Raise InvalidArgument unless HELLO is of another replica of the set with SETTINGS, which has REPLICAS."""
     for name, theirs, ours, remedy in (
         ("cluster", hello.cluster, settings.cluster, "start it with broker.cluster {}"),
         ("set", hello.set, settings.set_name, "start it with --replica-set {}"),
@@ -104,11 +104,11 @@ def check_belongs(
             f"replica_id {hello.replica_id} is taken by the replica that was dialled"
         )
     if replicas and hello.replica_id not in replicas:
-        raise InvalidArgument(f"replica_id {hello.replica_id} is none of the set: add it first")
+        raise InvalidArgument(f"replica_id {hello.replica_id} is not in the set: add it first")
 
 
 def check_begin(begin: pb.FollowBegin) -> None:
-    """Raise InvalidArgument if BEGIN contradicts itself or its limits."""
+    """Raise InvalidArgument if BEGIN is inconsistent or exceeds limits."""
     _within("epoch", begin.epoch, 1, EPOCH_MAX)
     _check_epochs(begin.epochs)
     if not begin.epochs or begin.epochs[-1].epoch != begin.epoch:
@@ -122,10 +122,10 @@ def check_begin(begin: pb.FollowBegin) -> None:
 
 
 def check_epoch_seen(hello: pb.FollowHello, known: int, node: LiveNode | None) -> None:
-    """Raise InvalidArgument if HELLO has seen an epoch that is unknown to the metadata store.
+    """Raise InvalidArgument if the metadata store does not know the epoch that HELLO has seen.
 
-    Known epochs are KNOWN, that of the set's metadata, and that of a failed candidate in its live NODE. So a malformed
-    hello cannot raise the epoch of the set. Nor can the highest number, after which no other can follow.
+    Valid epochs are those up to KNOWN, the one in the set's metadata, and that of a failed candidate in its live NODE.
+    So a malformed hello cannot raise the epoch of the set. Nor can the highest number, which no epoch could follow.
     """
     announced = node.epoch_seen if node else 0
     if known < announced == EPOCH_MAX:
@@ -148,18 +148,18 @@ def check_epoch_seen(hello: pb.FollowHello, known: int, node: LiveNode | None) -
 
 
 def check_cut(cut: pb.FollowCut) -> None:
-    """Raise InvalidArgument if CUT contradicts itself."""
+    """Raise InvalidArgument if CUT is inconsistent."""
     _within("end", cut.end, 0)
     _within("synced", cut.synced, 0, cut.end)
 
 
 def check_bytes(frame: pb.FollowBytes) -> bytes:
-    """Return the bytes of FRAME; raise InvalidArgument if it exceeds its limits, or the bytes are corrupt."""
+    """Return the bytes of FRAME; raise InvalidArgument if it exceeds limits, or the bytes are corrupt."""
     _within("epoch", frame.epoch, 1, EPOCH_MAX)
     _within("offset", frame.offset, 0)
     _within("confirm", frame.confirm, 0)
     _within("min_offset", frame.min_offset, 0, max(frame.offset, frame.confirm))
-    data = frame.data  # A copy, each time.
+    data = frame.data  # Each access makes a copy.
     if len(data) > DATA_SIZE_MAX:
         raise InvalidArgument(f"data has {len(data)} bytes, and {DATA_SIZE_MAX} are the limit")
     if (found := zlib.crc32(data)) != frame.crc32:
@@ -171,7 +171,7 @@ def check_bytes(frame: pb.FollowBytes) -> bytes:
 
 
 def next_bytes(frame: pb.FollowBytes, epoch: int, end: int) -> bytes:
-    """Do that, and raise InvalidArgument too unless FRAME has EPOCH and starts at END of the log."""
+    """As `check_bytes`; also raise InvalidArgument unless FRAME has EPOCH and starts at END of the log."""
     data = check_bytes(frame)
     if frame.epoch != epoch:
         raise InvalidArgument(f"epoch is {frame.epoch}, and {epoch} is followed")
@@ -181,14 +181,14 @@ def next_bytes(frame: pb.FollowBytes, epoch: int, end: int) -> bytes:
 
 
 def check_ack(ack: pb.FollowAck) -> None:
-    """Raise InvalidArgument if ACK contradicts itself or its limits."""
+    """Raise InvalidArgument if ACK is inconsistent or exceeds limits."""
     _within("epoch", ack.epoch, 1, EPOCH_MAX)
     _within("written", ack.written, 0)
     _within("synced", ack.synced, 0, ack.written)
 
 
 def check_state(state: pb.FollowState) -> None:
-    """Raise InvalidArgument if STATE exceeds its limits."""
+    """Raise InvalidArgument if STATE exceeds limits."""
     _within("epoch", state.epoch, 1, EPOCH_MAX)
     _within("log_offset", state.log_offset, 0)
     _check_file(state.file)
@@ -196,7 +196,8 @@ def check_state(state: pb.FollowState) -> None:
         raise InvalidArgument(f"content of {state.file!r} is missing: neither whole nor a diff")
     if (size := len(getattr(state, content))) > STATE_SIZE_MAX:
         raise InvalidArgument(f"{content} has {size} bytes, and {STATE_SIZE_MAX} are the limit")
-    # A follower that kept a version of a later epoch would take nothing from any master before that epoch.
+    # A follower that stored a version of a later epoch would accept nothing from masters before
+    # that epoch.
     _within(
         "version",
         state.version,
@@ -230,7 +231,7 @@ def _long(text: str) -> int:
 
 
 def check_state_ack(ack: pb.FollowStateAck) -> None:
-    """Raise InvalidArgument if ACK exceeds its limits."""
+    """Raise InvalidArgument if ACK exceeds limits."""
     _check_file(ack.file)
     _within("version", ack.version, 0)
 
@@ -246,7 +247,7 @@ def _check_epochs(entries: Sequence[pb.EpochStart], most: int = EPOCH_MAX) -> No
 
 
 def _check_file(name: str) -> None:
-    """A file of the store's root or below: no path leads out of it."""
+    """Raise InvalidArgument unless NAME is a file in the store's folder or below."""
     parts = name.split("/")
     if not 0 < len(name) <= _STATE_FILE_NAME_MAX or not all(
         part.strip(".") and part.isprintable() and "\\" not in part for part in parts

@@ -8,7 +8,9 @@ is requested again, less and less often, as long as it is damaged.
 
 A follower repairs a record with a damaged body by itself. It cannot take bytes that are no records: it asks its master,
 which then repairs its own log. If no replica has them, the master covers them with a record that is never delivered:
-at once if all others answered, after COVERED_MS if some are away.
+A follower repairs a record with a damaged body by itself. It cannot accept bytes that are not records: it asks its
+master, which then repairs its own log. If no replica has them, the master replaces them with a record that is never
+delivered: at once if all others answered, after COVERED_MS if some are away.
 """
 
 from __future__ import annotations
@@ -34,17 +36,17 @@ logger = logging.getLogger(__name__)
 READ_LOG: Final = "/pocketmq.v1.Replication/ReadLog"
 AWAITED_MS: Final = 10_000
 COVERED_MS: Final = 60_000
-#: How long a place waits for the next try: the initial and the maximum delay.
+#: Delay before the next attempt to repair a place: initial and maximum.
 _RETRY_MS: Final = 200
 _RETRY_MS_MAX: Final = 60_000
 _ASK_S: Final = 3.0
-#: Limit of places that followers asked for in vain.
+#: Limit of places that followers requested in vain.
 _ASKED_MAX: Final = 1_000
 
 
 @dataclass(slots=True)
 class _Tries:
-    """What was tried for one place."""
+    """The attempts to repair one place."""
 
     since_ms: int
     due_ms: int
@@ -53,18 +55,18 @@ class _Tries:
 
 @dataclass(frozen=True, slots=True)
 class HealedReplica:
-    """The replica whose log is healed, as it is at the moment of the question."""
+    """The replica whose log is repaired; each call returns the present state."""
 
     #: The store, unless it is being changed or replaced.
     store: Callable[[], MessageStore | None]
     epochs: Callable[[], Epochs]
     is_master: Callable[[], bool]
-    #: Where the other replicas of the set are reached, by id.
+    #: Addresses of the other replicas of the set, by id.
     others: Callable[[], Mapping[int, str]]
 
 
 class LogHealer:
-    """Heals the log of REPLICA, which is the one of SETTINGS, and gives others what it has of theirs."""
+    """Repairs the log of REPLICA, which has SETTINGS, and sends other replicas the bytes that they lack."""
 
     def __init__(
         self, settings: ReplicaSettings, replica: HealedReplica, dial: Dial, clock: Readings
@@ -75,20 +77,20 @@ class LogHealer:
         self._clock = clock
         self._tries: dict[int, _Tries] = {}
         self._task: asyncio.Task[None] | None = None
-        #: Places that are damaged here, and who asked for each: those replicas do not have it.
+        #: Damaged places, and the replicas that requested each: those do not have it.
         self._asked_for: dict[int, set[int]] = {}
 
     def follow(self, store: MessageStore) -> None:
-        """STORE was opened: its damage is healed from now on."""
+        """From now on repair STORE, which was opened."""
         known = store.damages.known
-        assert known is not None, "it is the store of a replica"
+        assert known is not None, "a replica's store detects damage"
         known.has_healer = True
         known.awaited.update(known.places)
         self._tries.clear()
         self._asked_for.clear()
 
     def tick(self) -> None:
-        """Continue if a place is due; call it every 100 ms."""
+        """Continue if a place is due. Call this every 100 ms."""
         store = self._replica.store()
         known = None if store is None else store.damages.known
         if known is None or store is None or self._task is not None or not known.places:
@@ -111,15 +113,13 @@ class LogHealer:
             logger.error("log not healed", exc_info=error)
 
     def stop(self) -> asyncio.Task[None] | None:
-        """End; return what is to be waited for."""
+        """Stop; return the task to wait for."""
         if self._task is not None:
             self._task.cancel()
         return self._task
 
-    # --- asking
-
     async def _heal(self, store: MessageStore, start: int, tries: _Tries) -> None:
-        """Ask every other replica for the bytes at START of the log of STORE, until one has them."""
+        """Request the bytes at START of the log of STORE from the other replicas, until one has them."""
         all_said_no = True
         for replica, address in self._replica.others().items():
             known = store.damages.known
@@ -137,7 +137,7 @@ class LogHealer:
         self._give_up(store, start, tries, all_said_no=all_said_no)
 
     async def _ask(self, address: str, offset: int, size: int) -> pb.ReadLogReply | None:
-        """Return what the replica at ADDRESS has at OFFSET; None: it did not answer."""
+        """Return the bytes that the replica at ADDRESS has at OFFSET; None: it did not answer."""
         epoch = self._replica.epochs().at(offset)
         request = pb.ReadLogRequest(
             cluster=self._settings.cluster,
@@ -160,15 +160,13 @@ class LogHealer:
             await channel.close()
 
     def _put(self, store: MessageStore, start: int, replica: int, data: bytes) -> bool:
-        """Put DATA, which REPLICA gave, at START of the log of STORE; return whether that is good."""
+        """Write DATA of REPLICA at START of the log of STORE; return whether that succeeded."""
         try:
             store.heal(start, data)
         except CorruptRecord as error:
-            logger.warning(
-                "piece of the log not taken replica=%d reason=%s", replica, error.message
-            )
+            logger.warning("piece of the log rejected replica=%d reason=%s", replica, error.message)
             return False
-        except PocketMQError as error:  # A full disk: it is tried again.
+        except PocketMQError as error:  # For example a full disk: it is retried.
             logger.warning("log not healed log_offset=%d reason=%s", start, error.message)
             return False
         return True
@@ -185,9 +183,9 @@ class LogHealer:
         if start in known.awaited and (all_said_no or waited_ms > AWAITED_MS):
             known.give_up(start)
             logger.error(
-                "damaged record cannot be replaced, readers pass it over log_offset=%d others=%s",
+                "damaged record cannot be replaced, readers skip it log_offset=%d others=%s",
                 start,
-                "none has it" if all_said_no else "some do not answer",
+                "no replica has it" if all_said_no else "some replicas do not answer",
             )
         end = known.places.get(start, start)
         is_blocking = self._replica.is_master() and self._askers(start, end)
@@ -198,17 +196,15 @@ class LogHealer:
                 logger.warning("log not covered log_offset=%d reason=%s", start, error.message)
 
     def _askers(self, start: int, end: int) -> set[int]:
-        """Return the replicas that asked for bytes in [START, END)."""
+        """Return the replicas that requested bytes in [START, END)."""
         return {one for at, asked in self._asked_for.items() if start <= at < end for one in asked}
 
     async def report(self, address: str, offset: int) -> None:
-        """Have the master at ADDRESS look at its log at OFFSET: what it sent from there is damaged."""
+        """Let the master at ADDRESS check its log at OFFSET: the bytes that it sent from there are damaged."""
         await self._ask(address, offset, 1)
 
-    # --- answering
-
     def answer(self, request: pb.ReadLogRequest) -> pb.ReadLogReply:
-        """Return what this replica has for another one. Raises InvalidArgument for one of another set."""
+        """Return the bytes that another replica requests. Raises InvalidArgument for a replica of another set."""
         mine = self._settings
         for field, asked, own in (
             ("cluster", request.cluster, mine.cluster),
@@ -236,7 +232,7 @@ class LogHealer:
         return reply
 
     def _common(self, store: MessageStore, request: pb.ReadLogRequest) -> int:
-        """Return how many bytes from there on are the asker's log as well, as the epochs tell; 0: none."""
+        """Return how many bytes from there on both logs have in common, according to the epochs; 0: none."""
         asked = EpochStart(request.epoch.epoch, request.epoch.start)
         epochs = self._replica.epochs()
         if asked not in set(epochs):

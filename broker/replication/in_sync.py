@@ -1,4 +1,4 @@
-"""The in-sync set of a master in one epoch: what is acknowledged, and which replicas leave or enter.
+"""The in-sync set of a master in one epoch: what is acknowledged, and which replicas leave or join.
 
 Records are acknowledged, and visible to consumers (the confirm offset), when every member of the *maximal set* has
 them: the set in the set's metadata, plus the set that was proposed last. A proposal counts until the metadata has a
@@ -32,24 +32,26 @@ class ReplicaSettings:
     cluster: str
     set_name: str
     replica_id: int
-    #: "host:port" at which the others reach it.
+    #: Address "host:port" for the other replicas.
     address: str
-    #: "host:port" at which clients reach it; "": as the others do.
+    #: Address "host:port" for clients; "": the same.
     client_address: str = ""
-    #: Of a log file, in bytes: it has to be the same on all replicas.
+    #: Size of a log file in bytes: it must be the same on all replicas.
     file_size: int
-    #: How many replicas must have what acks="replicas" acknowledges, the master among them.
+    #: How many replicas must have a message before acks="replicas" acknowledges it, including the
+    #: master.
     min_in_sync: int = 1
     replica_ack: Literal["disk", "memory"] = "disk"
     #: The store syncs before it acknowledges anything.
     flush_sync: bool = False
-    #: A follower that has not caught up for so long leaves the set.
+    #: A follower that has not caught up for this time leaves the set.
     replica_lag_ms: int = 10_000
-    #: The session timeout: a session without requests for so long is ended.
+    #: The session timeout: ZooKeeper ends a session without requests after this time.
     session_ms: int = 2_000
-    #: Each candidate waits so long for each better one.
+    #: How long each candidate waits for each better one.
     election_delay_ms: int = 200
-    #: When the mark (how far acknowledged records reach) is written: once per second, or before each acknowledgement.
+    #: When the mark (how far acknowledged records reach) is written: once per second, or before
+    #: each acknowledgement.
     mark: Literal["second", "each"] = "second"
 
     def __post_init__(self) -> None:
@@ -71,14 +73,14 @@ class ReplicaSettings:
 
 @dataclass(slots=True)
 class _Follower:
-    """What a follower has said over connection LINK."""
+    """The progress that a follower reported over connection LINK."""
 
     link: int
     written: int
     synced: int
-    #: When it had all that there was then.
+    #: When it had everything that the log had then.
     caught_up_ms: int
-    #: The end of the log at its last ack, and when that was.
+    #: The end of the log at its last ack, and the time of that ack.
     mark_end: int
     mark_ms: int
 
@@ -112,18 +114,18 @@ class InSync:
         self.end = start
         self.synced = synced
         self.confirm = confirm
-        #: Everything below is acknowledged to those who asked for acks="replicas".
+        #: Everything below is acknowledged with acks="replicas".
         self.acknowledged = 0
-        #: Everything below is on the disks of the maximal set; a record ends there.
+        #: Everything below is on the disks of the maximal set; it is the end of a record.
         self.synced_everywhere = 0
         self._next_synced = start
         self.confirmed_set = cell.cell.in_sync
-        #: The set that the metadata may have after `version`; None: none was proposed.
+        #: The set that the metadata may have after `version`; None: none is proposed.
         self.proposed_set: frozenset[int] | None = None
         self.version = cell.version
         self._cell = cell.cell
         self._followers: dict[int, _Follower] = {}
-        #: Ends of what was appended and is not confirmed: the confirm offset never cuts a record.
+        #: Ends of unconfirmed batches: the confirm offset is always the end of a record.
         self._runs: deque[int] = deque([start])
         self._began_ms = now_ms
 
@@ -134,14 +136,12 @@ class InSync:
 
     @property
     def suffices(self) -> bool:
-        """Are there replicas enough for acks="replicas"?"""
+        """Whether there are enough replicas for acks="replicas"."""
         least = self._settings.min_in_sync
         return len(self.confirmed_set) >= least and len(self.maximal_set) >= least
 
-    # --- what replicas have
-
     def appended(self, end: int, now_ms: int) -> None:
-        """Note a batch of complete records that ends at END of the log."""
+        """Record a batch of complete records that ends at END of the log."""
         for follower in self._followers.values():
             if follower.written >= self.end:
                 follower.caught_up_ms = now_ms
@@ -151,11 +151,11 @@ class InSync:
         self._runs.append(end)
 
     def log_synced(self, synced: int) -> None:
-        """Take note that the master's own log is on its device up to SYNCED."""
+        """Record that the master's own log is on disk up to SYNCED."""
         self.synced = synced
 
     def attach(self, follower: int, link: int, written: int, synced: int, now_ms: int) -> None:
-        """FOLLOWER follows over LINK from WRITTEN on. What it said over other connections counts no more."""
+        """Record that FOLLOWER follows over LINK from WRITTEN on. Its earlier connections do not count any more."""
         known = self._followers.get(follower)
         caught_up_ms = known.caught_up_ms if known else self._began_ms
         self._followers[follower] = _Follower(
@@ -164,7 +164,7 @@ class InSync:
         self._note_caught_up(self._followers[follower], now_ms)
 
     def detach(self, link: int) -> None:
-        """LINK is lost: what its follower has stays true, but it may not enter."""
+        """Record that LINK is lost: the follower keeps what it has, but cannot join the set."""
         for follower in self._followers.values():
             if follower.link == link:
                 follower.link = 0
@@ -172,7 +172,7 @@ class InSync:
     def ack(
         self, follower_id: int, link: int, epoch: int, written: int, synced: int, now_ms: int
     ) -> None:
-        """Take note of an ack; one of another connection or epoch says nothing of this log."""
+        """Record an ack; one of another connection or epoch is ignored."""
         follower = self._followers.get(follower_id)
         if follower is None or not self.counts(follower, link, epoch):
             return
@@ -181,7 +181,7 @@ class InSync:
         self._note_caught_up(follower, now_ms)
 
     def counts(self, follower: _Follower, link: int, epoch: int) -> bool:
-        """Is an ack over LINK in EPOCH one of this FOLLOWER for this master?"""
+        """Return whether an ack over LINK in EPOCH is of this FOLLOWER for this master."""
         return epoch == self.epoch and link == follower.link
 
     def _note_caught_up(self, follower: _Follower, now_ms: int) -> None:
@@ -195,18 +195,18 @@ class InSync:
 
     @property
     def following(self) -> list[tuple[int, int, int]]:
-        """The followers, with what each has written and synced, by id."""
+        """The followers by id, each with its written and synced offset."""
         followers = sorted(self._followers.items())
         return [(one, it.written, it.synced) for one, it in followers if it.link]
 
     def waits_for(self, link: int) -> bool:
-        """Is who follows over LINK in the maximal set?"""
+        """Return whether the follower on LINK is in the maximal set."""
         return any(
             it.link == link and one in self.maximal_set for one, it in self._followers.items()
         )
 
     def has(self, replica: int, *, on_device: bool) -> int:
-        """Return up to where REPLICA is known to have the log in this epoch."""
+        """Return up to which offset REPLICA is known to have the log in this epoch."""
         if replica == self._me:
             return self.synced if on_device else self.end
         follower = self._followers.get(replica)
@@ -221,10 +221,8 @@ class InSync:
         caught_up_ms = follower.caught_up_ms if follower else self._began_ms
         return missing, max(0, now_ms - caught_up_ms) if missing else 0
 
-    # --- what follows from it
-
     def advance(self) -> None:
-        """Move `acknowledged` and `confirm` to where the maximal set has come; neither ever falls."""
+        """Raise `acknowledged` and `confirm` to what the maximal set has; neither ever falls."""
         everywhere = min(
             self.has(one, on_device=self._settings.acks_need_sync) for one in self.maximal_set
         )
@@ -232,25 +230,23 @@ class InSync:
             self.acknowledged = max(self.acknowledged, everywhere)
         self._note_synced(min(self.has(one, on_device=True) for one in self.maximal_set))
         shown = min(self.has(one, on_device=self._settings.flush_sync) for one in self.maximal_set)
-        # Below the start nothing is known to be the log's for good until all have it in this epoch.
+        # Below the start, nothing is confirmed until all members have it in this epoch.
         while self._runs and self._runs[0] <= shown:
             self.confirm = max(self.confirm, self._runs.popleft())
 
     def _note_synced(self, everywhere: int) -> None:
-        """Move `synced_everywhere` to the last end of a record, of those looked at, below EVERYWHERE."""
+        """Raise `synced_everywhere` to the last known end of a record up to EVERYWHERE."""
         if everywhere < min(self.end, self._next_synced):
             return
         reached = self.end if everywhere >= self.end else self._next_synced
         self.synced_everywhere = max(self.synced_everywhere, reached)
         self._next_synced = self.end
 
-    # --- who is in the set
-
     def wanted(self, live: Mapping[int, LiveNode], now_ms: int) -> frozenset[int]:
-        """Return what the set should be, going by who is LIVE."""
+        """Return the set that should be proposed, for the LIVE nodes."""
         staying = {one for one in self.confirmed_set if not self._leaves(one, live, now_ms)}
         others = self._followers.keys() - self.confirmed_set
-        # A replica that would have to leave again does not enter, or the set would change without end.
+        # A replica that would have to leave again must not join, or the set would change forever.
         entering = {
             one
             for one in others
@@ -270,20 +266,20 @@ class InSync:
         return behind and now_ms - caught_up_ms > self._settings.replica_lag_ms
 
     def may_enter(self, replica: int, live: Mapping[int, LiveNode]) -> bool:
-        """Has REPLICA all that may have been acknowledged, and is it there?"""
+        """Return whether REPLICA has everything that may have been acknowledged, and is live."""
         node = live.get(replica)
         if node is None or node.unclean or not self._followers[replica].link:
             return False
         return self.has_enough(replica) and self._has_state(replica)
 
     def has_enough(self, replica: int) -> bool:
-        """Has REPLICA all below the confirm offset, and below the start of this epoch?"""
+        """Return whether REPLICA has all below the confirm offset, and below the start of this epoch."""
         least = max(self.confirm, self.start, self.acknowledged)
         return self.has(replica, on_device=self._settings.acks_need_sync) >= least
 
     def propose(self, wanted: frozenset[int]) -> Cell:
         """Return the metadata with WANTED as its set. It counts from now on, in addition to the confirmed one."""
-        assert self.proposed_set is None, "one proposal at a time"
+        assert self.proposed_set is None, "only one proposal at a time"
         self.proposed_set = wanted
         return self.cell_with(wanted)
 
@@ -302,7 +298,7 @@ class InSync:
         )
 
     def handed_to(self, to: int, live: Mapping[int, LiveNode], *, leaving: bool) -> Cell:
-        """Return metadata that names TO; LEAVING: without this master in the set. Raises NotEnoughReplicas."""
+        """Return metadata with master TO. LEAVING: without this master in the set. Raises NotEnoughReplicas."""
         if (
             not self.may_be_next(to, live)
             or self.has(to, on_device=self._settings.acks_need_sync) < self.end
@@ -320,7 +316,7 @@ class InSync:
         )
 
     def resolve(self, seen: VersionedCell) -> None:
-        """The metadata was read as SEEN, of the same epoch and master: a later version ends the proposal."""
+        """The metadata was read as SEEN, with the same epoch and master: a later version ends the proposal."""
         if seen.version <= self.version:
             return
         self.version = seen.version

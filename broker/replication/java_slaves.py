@@ -52,7 +52,7 @@ class SlaveLink:
     """A connected slave, which was sent the log up to SENT."""
 
     sent: int
-    #: Set when more is on disk.
+    #: Set when more of the log is on disk.
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -73,13 +73,13 @@ class JavaSlaves:
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections = 0
-        #: Set when a slave was sent something, or went.
+        #: Set when a slave received something, or disconnected.
         self._advanced = asyncio.Event()
         #: Slaves that are connected.
         self.slaves: list[SlaveLink] = []
 
     async def start(self) -> None:
-        """Listen on all three ports; ConfigError names one that cannot be had."""
+        """Listen on all three ports; raise ConfigError, which names the port, if one is not available."""
         self._store.events.flushed.append(self._flushed)
         port = self._config.java_slaves_port
         for number, serve in (
@@ -102,7 +102,7 @@ class JavaSlaves:
             self._servers.append(server)
 
     async def stop(self, grace_s: float = 0) -> None:
-        """Send slaves what is left, for up to GRACE_S seconds, and disconnect them. Idempotent."""
+        """Send slaves the rest of the log, for up to GRACE_S seconds, then disconnect them. Idempotent."""
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
@@ -125,13 +125,13 @@ class JavaSlaves:
     def _guarded(
         self, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
     ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
-        """Return SERVE as what takes a connection: it ends with it, and its errors end nothing else."""
+        """Return a handler of connections that runs SERVE, and closes the connection at its end or error."""
 
         async def guarded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
                 await serve(reader, writer)
             except (OSError, ValueError, PocketMQError) as error:
-                logger.info("a Java slave went", extra={"reason": str(error)})
+                logger.info("Java slave disconnected", extra={"reason": str(error)})
             finally:
                 writer.close()
 
@@ -142,16 +142,14 @@ class JavaSlaves:
 
         return begin
 
-    # --- the log
-
     @property
     def _limit(self) -> int:
-        """Up to where slaves may have the log."""
+        """Slaves may have the log up to this offset."""
         return min(self._store.flushed_offset, self._store.confirmed_offset)
 
     async def _serve_log(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self.slaves) >= SLAVES_MAX:
-            logger.warning("a Java slave too many", extra={"limit": SLAVES_MAX})
+            logger.warning("Java slave refused, the limit is reached", extra={"limit": SLAVES_MAX})
             return
         reports = ClassicReports()
         end = await self._report(reader, reports)
@@ -159,13 +157,13 @@ class JavaSlaves:
         peer = writer.get_extra_info("peername")
         if end is None or begin is None:
             logger.warning(
-                "a Java slave has another log: empty its store, and start it again",
+                "Java slave has another log: empty its store, and start it again",
                 extra={"peer": peer, "end": end, "log_end": self._store.max_log_offset},
             )
             return
         slave = SlaveLink(begin)
         self.slaves.append(slave)
-        logger.info("a Java slave follows", extra={"peer": peer, "offset": begin})
+        logger.info("Java slave connected", extra={"peer": peer, "offset": begin})
         listening = asyncio.ensure_future(self._listen(reader, reports))
         try:
             await self._send(writer, slave, listening)
@@ -176,7 +174,7 @@ class JavaSlaves:
             self._advanced.set()
 
     def _begin(self, end: int | None) -> int | None:
-        """Return from where on a slave is sent the log that has it up to END; None: it has another one."""
+        """Return the offset from which a slave needs the log if its own ends at END; None: it has another log."""
         log = self._store.log
         if end == 0:
             return log.files.files[0].start if log.files.files else 0
@@ -185,7 +183,7 @@ class JavaSlaves:
 
     async def _report(self, reader: asyncio.StreamReader, reports: ClassicReports) -> int | None:
         """Return the next end that the slave reports; None: it disconnected or was silent."""
-        with suppress(TimeoutError):  # Silence ends the link, as a slave that has gone does.
+        with suppress(TimeoutError):  # Silence ends the connection.
             async with asyncio.timeout(_SILENCE_MAX_S):
                 while data := await reader.read(4096):
                     if (end := reports.feed(data)) is not None:
@@ -193,20 +191,20 @@ class JavaSlaves:
         return None
 
     async def _listen(self, reader: asyncio.StreamReader, reports: ClassicReports) -> None:
-        """Read reports until the slave goes; they are ignored."""
+        """Read and ignore reports until the slave disconnects."""
         while await self._report(reader, reports) is not None:
             pass
 
     async def _send(
         self, writer: asyncio.StreamWriter, slave: SlaveLink, listening: asyncio.Future[None]
     ) -> None:
-        """Send what comes, until the slave goes."""
+        """Send the log until the slave disconnects."""
         loop = asyncio.get_running_loop()
         sent_s = loop.time()
         while not listening.done():
             data = self._raw(slave.sent)
             if data is None:
-                logger.warning("a Java slave is too far behind", extra={"offset": slave.sent})
+                logger.warning("Java slave is too far behind", extra={"offset": slave.sent})
                 return
             if data or loop.time() - sent_s >= _HEARTBEAT_S:
                 writer.write(classic_frame(slave.sent, data))
@@ -215,7 +213,7 @@ class JavaSlaves:
                 sent_s = loop.time()
                 self._advanced.set()
             if data:
-                await asyncio.sleep(0)  # Others have their turn.
+                await asyncio.sleep(0)  # Let other work run.
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
@@ -223,7 +221,7 @@ class JavaSlaves:
             slave.news.clear()
 
     def _raw(self, at: int) -> bytes | None:
-        """Return the bytes at AT that a slave may have, of one file; None: they were deleted."""
+        """Return the bytes at AT that a slave may have, from one file; None: they were deleted."""
         limit = self._limit
         if at >= limit:
             return b""
@@ -232,8 +230,6 @@ class JavaSlaves:
             return None
         begin = at - file.start
         return file.read(begin, min(_FRAME, limit - at, file.size - begin))
-
-    # --- requests
 
     async def _serve_requests(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -254,7 +250,7 @@ class JavaSlaves:
             self._connections -= 1
 
     async def _answer(self, request: RemotingCommand, host: str) -> RemotingCommand:
-        """Return the answer to REQUEST, which came in at HOST."""
+        """Return the answer to REQUEST, which arrived at HOST."""
         if request.code == RequestCode.REGISTER_BROKER:
             return self._registered(request, host)
         if request.code == RequestCode.UNREGISTER_BROKER:
@@ -275,12 +271,12 @@ class JavaSlaves:
         if (fields.get("clusterName"), fields.get("brokerName")) != (config.cluster, config.name):
             return request.answer(
                 code=_SYSTEM_ERROR,
-                remark=f"this is {config.name} of {config.cluster}: a slave has the same names",
+                remark=f"this is {config.name} of {config.cluster}: a slave needs the same names",
             )
         if fields.get("brokerId") == "0":
             return request.answer(
                 code=_SYSTEM_ERROR,
-                remark=f"{config.name} has a master here: brokerId=1 or more, and brokerRole=SLAVE",
+                remark=f"{config.name} has a master here: set brokerId=1 or more, and brokerRole=SLAVE",
             )
         port = config.java_slaves_port
         return request.answer(
@@ -300,7 +296,7 @@ class JavaSlaves:
         return render(table, pretty=False)
 
     def _tables(self) -> dict[int, Callable[[], str]]:
-        """Return what makes the text of each table, as it is now or was saved last."""
+        """Return functions that return the text of each table, as it is now or was last saved."""
         topics, groups = dict(self._topics.entries), dict(self._groups.entries)
         return {
             RequestCode.GET_ALL_TOPIC_CONFIG: lambda: render(

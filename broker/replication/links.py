@@ -3,10 +3,11 @@
 `FollowerLink` is the master's end. It sends the log in frames of up to 1 MiB, from its memory map. Up to
 `UNACKNOWLEDGED_MAX` bytes may be unacknowledged. After `HEARTBEAT_MS` without data, or when the confirm offset has
 moved, it sends an empty frame. New records leave in the turn of the event loop that appends them. `CatchUp` slows down
-followers that are out of sync, so that they do not delay acknowledgements.
+moved, it sends an empty frame. New records are sent in the turn of the event loop that appends them. `CatchUp` slows
+down followers that are out of sync, so that they do not delay acknowledgements.
 
-`MasterLink` is the follower's end. It connects and passes frames on, up to `GATHERED_MAX` at once while it is far
-behind. While the replica is busy with its disk it reads nothing.
+`MasterLink` is the follower's end. It connects and passes frames on, up to `GATHERED_MAX` at once while its log is far
+behind. While the replica is busy with its disk, it reads nothing.
 
 Checks raise InvalidArgument with field, value and limit, and end the connection. The event loop owns everything.
 """
@@ -27,24 +28,26 @@ from .frames import DATA_SIZE_MAX, FAR_BYTES, encoded_reply
 FOLLOW_PATH: Final = "/pocketmq.v1.Replication/Follow"
 HEARTBEAT_MS: Final = 500
 UNACKNOWLEDGED_MAX: Final = 64 * 1_048_576
-#: What a follower that is not in sync is sent a second, while the log grows, besides what that grows by; …
+#: While the log grows, a follower that is not in sync is sent its growth plus this number of bytes
+#: per second, …
 CATCH_UP_BYTES: Final = 16 * 1_048_576
-#: … and at once: a millisecond of the master's time. A follower has twice the work with slices of half the size.
+#: … in slices of this size, which take the master 1 ms. With half the size, a follower would have
+#: twice the work.
 SLICE_SIZE: Final = 512 * 1024
-#: For so long after an append the log grows.
+#: The log counts as growing for this time after an append.
 GROWS_MS: Final = 200
-#: Frames of a log that is far behind are passed on together, up to this number, …
+#: Frames of a log that is far behind are passed on in groups: up to this number, …
 GATHERED_MAX: Final = 4
 #: … or what came in this time.
 GATHER_S: Final = 0.01
-#: What may wait for a follower's window before nothing more is read from the log.
+#: Limit of bytes that wait for a follower's flow control window; then no more of the log is read.
 _QUEUED_MAX: Final = 4 * 1_048_576
-#: Limit of what is due to a follower that has not received it.
+#: Limit of the credit of a follower that has not used it.
 _DUE_MAX: Final = 4 * 1_048_576
 
 
 class LinkUser(Protocol):
-    """The replica, as its links see it."""
+    """The replica, as its links use it."""
 
     def request_came(self, link: int, frame: pb.FollowRequest) -> Awaitable[None] | None:
         """A follower sent FRAME over LINK. What is returned holds back reading the next one."""
@@ -53,20 +56,20 @@ class LinkUser(Protocol):
     def reply_came(
         self, link: int, frame: pb.FollowReply, more: Sequence[pb.FollowReply] = ()
     ) -> Awaitable[None] | None:
-        """The master sent FRAME over LINK, followed by MORE bytes of the log; likewise."""
+        """The master sent FRAME over LINK, followed by MORE bytes of the log. The result as in `request_came`."""
         ...
 
     def connected(self, master: int, link: int) -> None:
-        """MASTER was reached: LINK."""
+        """MASTER is connected over LINK."""
         ...
 
     def link_closed(self, link: int, reason: str) -> None:
-        """LINK is over; "": this side ended it."""
+        """LINK has ended; reason "": this side ended it."""
         ...
 
 
 class MasterView(Protocol):
-    """What a link asks of the master whose log it sends."""
+    """The master whose log a link sends."""
 
     @property
     def store(self) -> MessageStore: ...
@@ -76,7 +79,7 @@ class MasterView(Protocol):
 
     @property
     def end_offset(self) -> int:
-        """Where the log ends, as far as followers may be sent it."""
+        """The end of the log that followers may have."""
         ...
 
     @property
@@ -85,12 +88,12 @@ class MasterView(Protocol):
     def now_ms(self) -> int: ...
 
     def waits_for(self, link: int) -> bool:
-        """Do acknowledgements wait for the follower of LINK?"""
+        """Return whether acknowledgements wait for the follower of LINK."""
         ...
 
 
 class CatchUp:
-    """Limits what is sent to a follower that is not in sync, of a log that ends at END at NOW_MS.
+    """Limits the bytes for a follower that is not in sync. The log ends at END at NOW_MS.
 
     While the log grows, the follower gets as many bytes as the log grows by, plus `CATCH_UP_BYTES` per second, in
     slices of `SLICE_SIZE`. So it catches up without slowing down sends much. When nothing was appended for `GROWS_MS`,
@@ -101,13 +104,13 @@ class CatchUp:
         self._end = end
         self._now_ms = now_ms
         self._grows_until_ms = now_ms
-        #: What may be sent by now, in thousandths of a byte; below 0: more was sent than was due.
+        #: Credit in thousandths of a byte; below 0: more was sent than was due.
         self._due = 0
 
     def wait_ms(self, end: int, now_ms: int) -> int | None:
-        """Return in how many ms a slice may be sent, if the log ends at END at NOW_MS; None: anything may be.
+        """Return after how many ms a slice may be sent, if the log ends at END at NOW_MS; None: everything may be sent.
 
-        Asked before anything is sent.
+        Call this before anything is sent.
         """
         grown, past_ms = end - self._end, now_ms - self._now_ms
         self._end, self._now_ms = end, now_ms
@@ -116,13 +119,13 @@ class CatchUp:
         if now_ms >= self._grows_until_ms:
             self._due = 0
             return None
-        # What is not used soon is lost: it would come all at once.
+        # Limit the credit: otherwise it would all be sent at once.
         due = self._due + grown * 1000 + past_ms * CATCH_UP_BYTES
         self._due = min(due, _DUE_MAX * 1000)
         return max(0, -(self._due // CATCH_UP_BYTES))
 
     def sent(self, size: int) -> None:
-        """SIZE bytes were sent."""
+        """Record that SIZE bytes were sent."""
         self._due -= size * 1000
 
 
@@ -135,18 +138,16 @@ class FollowerLink:
         self._user = user
         self._view = view
         self._loop = asyncio.get_running_loop()
-        #: The next byte of the log to send; None: nothing is sent.
+        #: The next byte of the log to send; None: no log is sent.
         self._next: int | None = None
         self._acknowledged = 0
         self._confirm_sent = 0
         self._sent_ms = 0
-        #: The next frame leaves in another turn, or once what a catch-up may have is due.
+        #: The scheduled sending of the next frame, in another turn or when credit is due.
         self._planned: asyncio.Handle | None = None
         self._catch_up = CatchUp(view.end_offset, view.now_ms())
         self._draining: asyncio.Task[None] | None = None
         self._is_closed = False
-
-    # --- what comes
 
     def on_message(self, message: pb.FollowRequest) -> Awaitable[None] | None:
         if message.HasField("ack"):
@@ -162,14 +163,12 @@ class FollowerLink:
         self._end()
         self._user.link_closed(self.number, "" if was_closed else "the follower is gone")
 
-    # --- what leaves
-
     def send(self, frame: pb.FollowRequest | pb.FollowReply) -> None:
         """Send FRAME."""
         self._stream.send(frame)
 
     def close(self, reason: str) -> None:
-        """End it, and tell the follower why."""
+        """End the link, and send the follower the reason."""
         if not self._is_closed:
             self._end()
             self._stream.fail(MasterFenced(reason))
@@ -189,13 +188,13 @@ class FollowerLink:
         self.go_on()
 
     def go_on(self) -> None:
-        """Send what there is, as far as it may be sent: a frame now, and others after all that waits for this loop."""
+        """Send what may be sent: one frame now, and others after the other work of this turn."""
         if self._planned is None and self._next is not None and self._next < self._view.end_offset:
             is_idle = self._next == self._acknowledged
             self._send_next()
             if (
                 is_idle
-            ):  # A client waits for these bytes alone; later ones leave at the end of their turn.
+            ):  # A client waits only for these bytes; later ones are sent at the end of their turn.
                 self._stream.write_now()
 
     def _send_next(self) -> None:
@@ -243,7 +242,7 @@ class FollowerLink:
         self.go_on()
 
     def tick(self) -> None:
-        """Say that the master is there, if nothing else did for long, or what is confirmed by now."""
+        """Send a heartbeat if nothing was sent for long, or if the confirm offset has moved."""
         if self._next is None:
             return
         silent_ms = self._view.now_ms() - self._sent_ms
@@ -257,9 +256,9 @@ class FollowerLink:
 
 
 def log_bytes(store: MessageStore, offset: int, end: int) -> bytes | memoryview:
-    """Return what STORE's log has from OFFSET on, up to END, of one file and one frame; b"": it is not there.
+    """Return the bytes of STORE's log from OFFSET up to END, of one file and one frame; b"": they do not exist.
 
-    It is the map itself: to be copied in this very turn, before the file may be deleted.
+    The result is a view of the memory map: copy it in this turn, before the file may be deleted.
     """
     file = store.log.files.file_at(offset)
     if file is None:
@@ -280,27 +279,27 @@ class MasterLink:
         self._news = asyncio.Event()
         #: The stream, while the master is connected.
         self._call: StreamCall | None = None
-        #: What follows a frame waits for this.
+        #: Later frames wait for this.
         self._busy: Awaitable[None] | None = None
-        #: Bytes of the log that arrived and are passed on with the following ones, or soon.
+        #: Bytes of the log that are passed on with the following ones, or soon.
         self._gathered: list[pb.FollowReply] = []
         self._due: asyncio.TimerHandle | None = None
-        #: Something waits for a window.
+        #: Whether a frame waits for a flow control window.
         self._is_writing = False
         self._is_closed = False
-        #: Done when it is over, and the connection closed.
+        #: Done when the link has ended and the connection is closed.
         self.task = asyncio.get_running_loop().create_task(
             self._run(), name=f"follow replica {master}"
         )
 
     @property
     def is_open(self) -> bool:
-        """Is the master connected?"""
+        """Whether the master is connected."""
         return self._call is not None
 
     def send(self, frame: pb.FollowRequest | pb.FollowReply) -> None:
-        """Send FRAME; an ack takes the place of one that has not left."""
-        assert isinstance(frame, pb.FollowRequest), "a follower asks"
+        """Send FRAME; an ack replaces an earlier one that is not sent yet."""
+        assert isinstance(frame, pb.FollowRequest), "a follower sends requests"
         leaving = self._leaving
         if not leaving and self._leaves_now(frame):
             return
@@ -310,7 +309,7 @@ class MasterLink:
         self._news.set()
 
     def _leaves_now(self, frame: pb.FollowRequest) -> bool:
-        """Write FRAME in this very turn, if it can leave: sends wait for acks."""
+        """Write FRAME in this turn, if possible, because sends wait for acks; return whether it was written."""
         if self._call is None or self._is_writing:
             return False
         try:
@@ -319,7 +318,7 @@ class MasterLink:
             return False  # The reading task gets the reason.
 
     def close(self, reason: str) -> None:
-        """End it; the master sees the stream broken off."""
+        """End the link; the master sees the stream aborted."""
         self._is_closed = True
         self.task.cancel()
 
@@ -335,7 +334,7 @@ class MasterLink:
             await self._channel.close()
 
     async def _talk(self) -> str:
-        """Pass frames on until the stream ends; return why it did."""
+        """Pass frames on until the stream ends; return the reason."""
         follow = self._channel.stream_stream(
             FOLLOW_PATH, pb.FollowRequest.SerializeToString, pb.FollowReply.FromString
         )
@@ -364,8 +363,8 @@ class MasterLink:
     def _came(self, frame: pb.FollowReply) -> None:
         """Pass FRAME on, mostly in the turn that receives it, because sends wait for its ack.
 
-        If the replica then blocks, later frames wait unread. While the follower is so far behind that no send waits for
-        its acks, bytes are gathered: fewer, larger writes cost less.
+        If the replica then blocks, later frames are not read. While the follower is so far behind that no send waits
+        for its acks, bytes are gathered: fewer, larger writes cost less.
         """
         if not frame.HasField("bytes"):
             self._hand_over()
@@ -389,7 +388,7 @@ class MasterLink:
             self._call.hear(None)
 
     async def _free(self) -> None:
-        """Return once nothing blocks."""
+        """Wait until nothing blocks."""
         if self._busy is not None:
             await self._busy
             self._busy = None

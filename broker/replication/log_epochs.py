@@ -1,4 +1,4 @@
-"""The epochs of a log: where each begins, and up to where two logs agree."""
+"""The epochs of a log: where each begins, and up to which offset two logs are equal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Epochs:
 
     @classmethod
     def of_wire(cls, entries: Iterable[pb.EpochStart]) -> Self:
-        """Return those that a frame brought; frames.py has checked them."""
+        """Return the epochs of a frame, which frames.py has checked."""
         return cls(EpochStart(one.epoch, one.start) for one in entries)
 
     def to_wire(self) -> list[pb.EpochStart]:
@@ -60,13 +60,13 @@ class Epochs:
 
     @property
     def first_start(self) -> int:
-        """Where the oldest epoch begins; what is below it, if anything, is older than the set. -1: there is none."""
+        """The start of the oldest epoch; bytes below it are older than the set. -1: there is no epoch."""
         return self._entries[0].start if self._entries else -1
 
     def begin(self, epoch: int, start: int) -> Epochs:
-        """Return them with EPOCH started at START, the end of the log, in place of those without a record.
+        """Return the epochs with EPOCH started at START, the end of the log, without epochs that have no record.
 
-        An entry at START or beyond it has no record. It must go, not the new one: records of EPOCH would count as those
+        An entry at START or after it has no record. It must be removed: otherwise records of EPOCH would count as those
         of the older epoch, of which another log may have different ones at the same offsets.
         """
         if epoch <= self.last:
@@ -75,11 +75,11 @@ class Epochs:
         return Epochs((*kept, EpochStart(epoch, start)))
 
     def cut(self, end: int) -> Epochs:
-        """Return those that a log which ends at END has; one that begins there is known, if without a record."""
+        """Return the epochs of the log if it ends at END. One that begins there is kept, though it has no record."""
         return Epochs(one for one in self._entries if one.start <= end)
 
     def at(self, offset: int) -> EpochStart | None:
-        """Return the newest that begins at OFFSET or before, else the oldest; None: there is none."""
+        """Return the newest epoch that begins at OFFSET or before, else the oldest; None: there is none."""
         older = [one for one in self._entries if one.start <= offset]
         return older[-1] if older else next(iter(self._entries), None)
 
@@ -88,17 +88,17 @@ class Epochs:
         return max((one.epoch for one in self._entries if one.start < end), default=0)
 
     def end_of(self, epoch: int, log_end: int) -> int:
-        """Return where EPOCH, which is one of them, ends in a log that ends at LOG_END."""
+        """Return where EPOCH ends in a log that ends at LOG_END."""
         return next((start for other, start in self._entries if other > epoch), log_end)
 
 
 def consistent_end(
     leader: Epochs, leader_end: int, follower: Epochs, follower_end: int
 ) -> int | None:
-    """Return where the follower's log must be cut: up to there it equals the leader's. None: this is unknown.
+    """Return the offset up to which the follower's log equals the leader's, where it must be cut; None: unknown.
 
-    The newest epoch that both have, with the same start, decides; one that only one of them knows says nothing. Logs
-    that were both empty when the set was made have at least that in common.
+    The newest epoch that both have, with the same start, decides; an epoch that only one of them has does not count.
+    Logs that were both empty when the set was created have at least that in common.
     """
     if follower_end == 0:
         return 0

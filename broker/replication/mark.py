@@ -1,10 +1,10 @@
 """What a replica knows of the mark of its set, and when a master writes it.
 
-A replica cannot see in its own folder that the folder went back: an older copy was restored, or the end of the log was
-lost though it was synced. So ZooKeeper keeps how far acknowledged records reach: `EndMark` (registry.py).
+A replica cannot see in its own folder that the folder is an old copy: it was restored from a backup, or the end of the
+log was lost though it was synced. So ZooKeeper has how far acknowledged records reach: `EndMark` (registry.py).
 
-    written by   the master, by what every member of the maximal set has on disk, at the end of a whole record: at most
-                 once per `MARK_MS` while that moves, and at once before it transfers leadership or stops; with the
+    written by   the master, from what every member of the maximal set has on disk, at the end of a complete record: up
+                 to once per `MARK_MS` while that moves, and at once before it transfers leadership or stops; with the
                  setting `mark: each` before each acknowledgement
     checked by   each replica when it starts, before it announces itself, and again when it becomes a candidate
     lowered by   an administrator who accepts a loss
@@ -23,10 +23,10 @@ MARK_MS: Final = 1_000
 
 
 class SetMark:
-    """The mark of the set as one replica last saw it. Not thread-safe: the event loop owns it."""
+    """The mark of the set as one replica last read it. Not thread-safe: the event loop owns it."""
 
     def __init__(self) -> None:
-        #: Was the mark read?
+        #: Whether the mark was read.
         self.is_read = False
         self._seen: VersionedEndMark | None = None
         self._writing: EndMark | None = None
@@ -34,7 +34,7 @@ class SetMark:
 
     @property
     def mark(self) -> EndMark:
-        """The mark; ends at 0 where there is none."""
+        """The mark; it ends at 0 if there is none."""
         return self._seen.mark if self._seen else EndMark()
 
     @property
@@ -52,13 +52,13 @@ class SetMark:
         return self._writing is not None
 
     def see(self, found: VersionedEndMark | None) -> None:
-        """The mark was read, maybe as it was some time ago; None: there is none."""
+        """Record that the mark was read as FOUND, perhaps an old version; None: there is none."""
         self.is_read = True
         if found is not None and (self._seen is None or found.version > self._seen.version):
             self._seen = found
 
     def is_reached(self, epochs: Epochs, end: int) -> bool:
-        """Does a log with EPOCHS that ends at END have the record before the mark?"""
+        """Return whether a log with EPOCHS that ends at END has the record before the mark."""
         return self.mark.end == 0 or (
             end >= self.mark.end and epochs.epoch_before(self.mark.end) == self.mark.epoch
         )
@@ -79,9 +79,9 @@ class SetMark:
         return self._writing
 
     def lowered(self, epoch: int, epochs: Epochs, end: int) -> EndMark | None:
-        """Return the mark to write before the replica with this log is elected in EPOCH whatever is lost; None: wait.
+        """Return the mark to write before the replica with this log is elected in EPOCH despite losses; None: wait.
 
-        Its own master writes how far that log reaches, once it is elected.
+        After the election it writes the mark of its own log.
         """
         if not self.is_read or self._writing:
             return None
@@ -90,7 +90,7 @@ class SetMark:
         return self._writing
 
     def written(self, found: VersionedEndMark | None) -> bool:
-        """The write was answered; None: it is not known to be done. Return whether the mark is as it was written."""
+        """Record the answer to a write (None: unknown); return whether the mark is as it was written."""
         self._writing = None
         if found is not None:
             self.see(found)

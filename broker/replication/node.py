@@ -1,7 +1,7 @@
-"""A node of a replica set: one replica for as long as the process runs, and what others ask of it at its port.
+"""A node of a replica set: one replica for as long as the process runs, and the requests of others at its port.
 
-A replica that fails (running.py) begins again from its device, `AGAIN_MS` later, for ever: the others see its live node
-gone meanwhile. The port and its methods, `pocketmq.v1.Replication`, stay.
+A replica that fails (running.py) restarts from its disk `AGAIN_MS` later, again and again. Meanwhile the others see
+that its live node is gone. The port and its methods, `pocketmq.v1.Replication`, stay.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from .running import ReplicaParts, RunningReplica
 
 logger = logging.getLogger(__name__)
 
-#: How long a hand-over may take.
+#: Time limit of a transfer of leadership.
 HAND_OVER_MS: Final = 5_000
 HAND_OVER_MS_MAX: Final = 600_000
-#: With so little of the log missing the next master has it in no time.
+#: With fewer missing bytes, the next master has the complete log almost at once.
 _NEARLY_ALL_BYTES: Final = 1_048_576
 #: How long a transfer waits for the replicated tables. If they take longer, messages may be redelivered.
 _STATE_MS: Final = 150
 _LOOK_S: Final = 0.002
 #: How long a stop waits for another master.
 _LEAVE_MS: Final = 2_000
-#: How long after a failure a replica begins again from its device.
+#: Delay before a replica restarts from its disk after a failure.
 AGAIN_MS: Final = 1_000
 
 
@@ -49,17 +49,15 @@ class ReplicaNode:
         self._links = count(1)
         self._running: RunningReplica | None = None
         self._task: asyncio.Task[None] | None = None
-        #: Seen to change before this replica began again from its device.
+        #: Changes that were seen before this replica restarted from its disk.
         self._changed_before = CellChanges()
-        self._silent = Silence("this replica begins again from its device", parts.clock)
-
-    # --- beginning and end
+        self._silent = Silence("replica failed, it restarts from its disk", parts.clock)
 
     async def start(self) -> None:
         """Start; return once the metadata store has answered and the store is open.
 
-        Raises ConfigError if the cluster has no such set or replica, or the store belongs to another replica, and what
-        opening a store raises.
+        Raises ConfigError if the cluster has no such set or replica, or the store belongs to another replica; and
+        errors of opening a store.
         """
         self._parts.device.check_identity()
         cell, live = await first_look(self._parts.open_session, self._parts.clock)
@@ -89,17 +87,17 @@ class ReplicaNode:
         if replicas[me] != mine.address:
             raise errors.ConfigError(
                 f"replica {me} of {mine.set_name!r} is at {replicas[me]} in the metadata of the set, but this one is at"
-                f" {mine.address}: set replication.listen, or replication.address, to what the others dial, or say"
-                f" where it is with `pocketmq replicas change {mine.set_name} {me}={mine.address}`",
+                f" {mine.address}: set replication.listen or replication.address to the address that the others dial,"
+                f" or change the metadata with `pocketmq replicas change {mine.set_name} {me}={mine.address}`",
                 field="address",
                 value=mine.address,
             )
         taken = live.get(me)
-        # A store that has not started has announced nothing.
+        # A store that was never started has announced nothing.
         own = (mine.reached_at, self._parts.device.store_id)
         if taken and (taken.address, taken.store_id or own[1]) != own:
             raise errors.ConfigError(
-                f"replica {me} of {mine.set_name!r} runs already, and is reached at {live[me].address}: stop it, wait"
+                f"replica {me} of {mine.set_name!r} runs already, at {live[me].address}: stop it, wait"
                 " some seconds if it was killed, or start with another --replica-id",
                 field="replica_id",
                 value=me,
@@ -111,9 +109,7 @@ class ReplicaNode:
         try:
             state = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            await asyncio.wait(
-                (opening,)
-            )  # The thread continues, and what it opens has to be closed.
+            await asyncio.wait((opening,))  # The thread continues, and its store must be closed.
             if device.is_open:
                 await asyncio.to_thread(device.close)
             raise
@@ -123,7 +119,7 @@ class ReplicaNode:
         return running
 
     async def _run(self, running: RunningReplica) -> None:
-        """Have the replica begin again whenever it fails."""
+        """Restart the replica whenever it fails."""
         while True:
             error = await asyncio.shield(running.failed)
             self._silent.tell(str(error))
@@ -133,17 +129,17 @@ class ReplicaNode:
                 try:
                     running = await self._begin(was_led=True)
                     break
-                except Exception as again:  # The edge: whatever it is, it is tried again.
+                except Exception as again:  # Whatever the error is, it is retried.
                     self._silent.tell(str(again))
 
     async def _end(self, running: RunningReplica, reason: str) -> None:
         try:
             await running.end(reason)
-        except Exception as error:  # The edge, likewise.
+        except Exception as error:  # Whatever the error is, the replica restarts.
             logger.warning("replica not ended cleanly reason=%s", error)
 
     async def stop(self) -> None:
-        """End everything; the store is closed cleanly. Twice is once."""
+        """Stop everything; close the store cleanly. Idempotent."""
         task, self._task = self._task, None
         if task is None:
             return
@@ -152,10 +148,10 @@ class ReplicaNode:
         await asyncio.wait((task,))
         if self._running is not None:
             running, self._running = self._running, None
-            await running.end("it was stopped")
+            await running.end("the replica was stopped")
 
     async def leave_office(self) -> bool:
-        """Transfer leadership to the replica that has most of the log, if any is in sync. Call `stop` afterwards.
+        """Transfer leadership to the follower in sync with the longest log, if there is one. Call `stop` afterwards.
 
         Returns whether the next master is known now, so that clients can be redirected to it.
         """
@@ -176,8 +172,6 @@ class ReplicaNode:
             )
         return self.heard_master is not None
 
-    # --- what it is
-
     @property
     def role(self) -> ReplicaRole:
         running = self._running
@@ -185,12 +179,12 @@ class ReplicaNode:
 
     @property
     def master(self) -> int:
-        """The id of the master, as far as is known; 0: none is."""
+        """The id of the master; 0: none is known."""
         return self._running.core.master if self._running else 0
 
     @property
     def epoch(self) -> int:
-        """The epoch of the master that this replica is, else the highest seen; 0: none, or it begins again."""
+        """The epoch of the master that this replica is, else the highest epoch seen; 0: none, or it restarts."""
         return self._running.core.epoch if self._running else 0
 
     @property
@@ -200,12 +194,12 @@ class ReplicaNode:
 
     @property
     def refused(self) -> errors.ConfigError | None:
-        """Why the live node was refused; None: it was not, or was not announced yet."""
+        """Why the live node was refused; None: it was accepted, or not announced yet."""
         return self._running.refused if self._running else None
 
     @property
     def heard_master(self) -> tuple[str, int] | None:
-        """Where clients reach the master, and its epoch; None: this replica is it, or is connected to none."""
+        """The master's address for clients, and its epoch; None: this replica is the master, or it follows none."""
         if self._running is None or not self._running.hears_master:
             return None
         core = self._running.core
@@ -226,7 +220,7 @@ class ReplicaNode:
 
     @property
     def follower_view(self) -> FollowerView | None:
-        """What it has of the set's log and tables; None: it is master, or that is not there at present."""
+        """The log and tables of the set that this replica has; None: it is master, or they are not available."""
         running = self._running
         if running is None or self.role is ReplicaRole.MASTER:
             return None
@@ -263,14 +257,12 @@ class ReplicaNode:
 
     @property
     def client_addresses(self) -> list[str]:
-        """Where clients reach the replicas that live, by id."""
+        """Addresses for clients of all live replicas, by replica id."""
         live = self._running.core.live if self._running else {}
         return [node.address for _, node in sorted(live.items())]
 
-    # --- its port
-
     def methods(self) -> MethodTable:
-        """Return what others ask for at the replication port."""
+        """Return the methods of the replication port."""
         entries = {
             "Follow": bidi(pb.FollowRequest, pb.FollowReply, self._followed),
             "Status": unary(pb.ReplicaStatusRequest, pb.ReplicaStatusReply, self._status),
@@ -287,7 +279,7 @@ class ReplicaNode:
     def _alive(self) -> RunningReplica:
         if self._running is None or self._running.failed.done():
             raise errors.ShuttingDown(
-                f"replica {self.settings.replica_id} is about to begin again, or to stop"
+                f"replica {self.settings.replica_id} is restarting or stopping"
             )
         return self._running
 
@@ -316,7 +308,7 @@ class ReplicaNode:
         return pb.AcceptLossReply()
 
     def _check_asked(self, name: str, replica_id: int | None = None) -> None:
-        """Raise InvalidArgument if another set, or another replica, was meant."""
+        """Raise InvalidArgument if the request is for another set or another replica."""
         mine = self.settings
         for field, asked, own in (
             ("set", name, mine.set_name),
@@ -324,7 +316,7 @@ class ReplicaNode:
         ):
             if asked is not None and asked != own:
                 raise errors.InvalidArgument(
-                    f"{field} is {asked!r:.80}, and this replica's is {own!r}: ask another address",
+                    f"{field} is {asked!r:.80}, but this replica's is {own!r}: use another address",
                     field=field,
                     value=asked,
                 )
@@ -332,14 +324,18 @@ class ReplicaNode:
     async def hand_over(self, to: int, timeout_ms: int, *, leaving: bool = False) -> int:
         """Make replica TO the master within TIMEOUT_MS. LEAVING: this replica is about to stop.
 
-        Once TO is in sync and has nearly the whole log, this master takes no new requests; returns for how many ms.
-        Requests that it took before are still answered, until TO is named in the set's metadata. Raises MasterFenced if
-        this is not the master, InvalidArgument, or NotEnoughReplicas if TO did not catch up: this one then continues.
+        Once TO is in sync and has nearly the complete log, this master accepts no new requests; returns for how many
+        ms. Requests that it accepted before are still answered, until TO is named in the set's metadata.
+
+        Raises:
+            MasterFenced: This replica is not the master.
+            InvalidArgument: TO is not another replica of the set, or its log is damaged.
+            NotEnoughReplicas: TO did not catch up; this replica stays master.
         """
         running, clock = self._alive, self._parts.clock
         office = running.office
         if office is None:
-            raise errors.MasterFenced(f"replica {self.settings.replica_id} is no master")
+            raise errors.MasterFenced(f"replica {self.settings.replica_id} is not the master")
         if to == self.settings.replica_id or to not in running.replicas:
             others = sorted(running.replicas - {self.settings.replica_id})
             raise errors.InvalidArgument(
@@ -350,8 +346,8 @@ class ReplicaNode:
         node = running.core.live.get(to)
         if node is not None and node.damaged:
             raise errors.NotEnoughReplicas(
-                f"the log of replica {to} is damaged in {node.damaged} places: wait until they are replaced from"
-                " another replica, as `pocketmq replicas status` shows",
+                f"the log of replica {to} is damaged in {node.damaged} places: wait until they are repaired from"
+                " another replica (`pocketmq replicas status` shows them)",
                 damaged=node.damaged,
             )
         began_ms = clock.now_ms()

@@ -1,6 +1,6 @@
-"""The leadership of a master in one epoch, for its broker, and the sends that wait for replicas.
+"""The leadership of a master in one epoch, as its broker uses it, and the sends that wait for replicas.
 
-It ends for good with the epoch: after `end` every check fails. The broker then fails the waiting requests.
+After the end of the epoch, every check fails. The broker then fails the waiting requests.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ UNSURE_MAX: Final = 10_000
 
 
 class MasterOffice:
-    """The leadership of the master CORE in its epoch; NOW_MS is the clock of leases.
+    """The leadership of the master CORE in its epoch. NOW_MS is the clock of leases.
 
-    APPENDED is called with the end of the log, WANTED when a send waits until all before an end is acknowledged.
-    CHECK_SESSION asks the metadata store whether the session has ended. STATE replicates the tables, and PRODUCERS are
-    the idempotent producers found in the log.
+    APPENDED is called with the new end of the log, WANTED when a send waits for acknowledgements up to an offset.
+    CHECK_SESSION asks the metadata store whether the session has ended. STATE replicates the tables. PRODUCERS are the
+    idempotent producers found in the log.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class MasterOffice:
         state: StateStream,
         producers: Producers,
     ) -> None:
-        assert core.in_sync is not None, "a master has a set"
+        assert core.in_sync is not None, "a master has an in-sync set"
         self._core = core
         self._set = core.in_sync
         self._now_ms = now_ms
@@ -58,19 +58,18 @@ class MasterOffice:
         self.producers: Producers | None = producers
         self.replica_id = core.replica_id
         self.epoch = core.in_sync.epoch
-        #: The replica that is to be the next master, during a transfer: nothing new is taken; 0: none.
+        #: During a transfer, the next master: nothing new is accepted; 0: no transfer.
         self.handing_over_to = 0
-        #: Was its name written to the set's metadata? It may be master from then on: nothing is answered any more.
+        #: Whether the set's metadata names the next master, which may be master from then on: no
+        #: answers are sent.
         self.is_handed_over = False
         self._over: MasterFenced | None = None
         self._waiting: deque[tuple[int, Acknowledged]] = deque()
-        #: Who waits for a check of the session, by number.
+        #: Waiters for a check of the session, by number.
         self._unsure: dict[int, Told] = {}
         self._checks = 0
         self._on_confirm: list[Callable[[int], None]] = []
         self._on_end: list[Callable[[PocketMQError], None]] = []
-
-    # --- what the broker asks
 
     @property
     def in_sync(self) -> int:
@@ -87,7 +86,7 @@ class MasterOffice:
         if len(self._unsure) >= UNSURE_MAX:
             told(
                 Overloaded(
-                    f"{UNSURE_MAX} answers wait for the metadata store, which is the limit: ask again later",
+                    f"{UNSURE_MAX} answers wait for the metadata store, which is the limit: try again later",
                     limit=UNSURE_MAX,
                 )
             )
@@ -105,7 +104,7 @@ class MasterOffice:
             self.check_master()
             if not lasts:
                 raise MasterFenced(
-                    f"replica {self.replica_id} could not find out whether it is still master: ask again soon",
+                    f"replica {self.replica_id} could not find out whether it is still master: try again soon",
                     epoch=str(self.epoch),
                 )
         except MasterFenced as fenced:
@@ -119,7 +118,7 @@ class MasterOffice:
 
     def _handing_over(self) -> MasterFenced:
         return MasterFenced(
-            f"replica {self.replica_id} transfers leadership to replica {self.handing_over_to}: ask again soon",
+            f"replica {self.replica_id} transfers leadership to replica {self.handing_over_to}: try again soon",
             epoch=str(self.epoch),
         )
 
@@ -129,8 +128,8 @@ class MasterOffice:
         confirmed = len(self._set.confirmed_set)
         if confirmed < min_in_sync:
             raise NotEnoughReplicas(
-                f'acks="replicas" needs min_in_sync={min_in_sync} replicas for this topic, and {confirmed} are in'
-                " sync: wait until others have caught up",
+                f'acks="replicas" needs min_in_sync={min_in_sync} replicas for this topic, but only {confirmed} are'
+                " in sync: wait until others have caught up",
                 in_sync=str(confirmed),
             )
 
@@ -161,10 +160,8 @@ class MasterOffice:
             self.epoch, parts, log_end, lambda: self._set.maximal_set - {self.replica_id}
         )
 
-    # --- handing it over
-
     def may_be_next(self, replica: int) -> bool:
-        """Return whether REPLICA is in sync, tables included, so that it may be elected once it has the whole log."""
+        """Return whether REPLICA is in sync, with all tables, and may be elected once it has the complete log."""
         return self._set.may_be_next(replica, self._core.live)
 
     def behind(self, replica: int) -> int:
@@ -173,24 +170,22 @@ class MasterOffice:
 
     @property
     def is_awaited(self) -> bool:
-        """Does anybody wait for replicas?"""
+        """Whether a send waits for replicas."""
         return bool(self._waiting)
 
     def heir(self) -> int:
-        """Return the in-sync follower with most of the log; 0: there is none."""
+        """Return the follower in sync with the longest log; 0: there is none."""
         following = {one: written for one, written, _ in self._set.following}
         return max(self._set.confirmed_set & following.keys(), key=following.__getitem__, default=0)
 
-    # --- what the replica reports
-
     def acknowledge(self, up_to: int, replicas: int) -> None:
-        """All before UP_TO is acknowledged: REPLICAS have it."""
+        """Answer the sends before UP_TO: REPLICAS have them."""
         waiting = self._waiting
         while waiting and waiting[0][0] <= up_to:
             waiting.popleft()[1](replicas, None)
 
     def doubt(self, in_sync: int) -> None:
-        """Too few are in sync for what waits: only IN_SYNC."""
+        """Fail all waiting sends: only IN_SYNC replicas are in sync."""
         self._fail_waiting(
             NotEnoughReplicasAfterAppend(
                 f"stored, but only {in_sync} replicas are in sync by now: send it again, duplicates of an idempotent"
@@ -200,7 +195,7 @@ class MasterOffice:
         )
 
     def look_at_lease(self) -> None:
-        """Send off who waits once another may be master: the others may answer it, not this one."""
+        """Fail all waiters once another replica may be master: it may answer them, this one must not."""
         if self._waiting or self._unsure:
             try:
                 self._core.check_master(self._now_ms())
@@ -224,7 +219,7 @@ class MasterOffice:
             tell(offset)
 
     def end(self, error: MasterFenced) -> None:
-        """It is over, because of ERROR."""
+        """End the leadership because of ERROR."""
         self._over = error
         self._waiting.clear()
         self._fail_unsure(error)

@@ -17,7 +17,7 @@ class Cell:
     """The metadata of a replica set."""
 
     epoch: int
-    #: A replica id; 0 before the first election.
+    #: The replica id of the master; 0 before the first election.
     master: int
     in_sync: frozenset[int]
     #: "host:port" by replica id.
@@ -25,7 +25,7 @@ class Cell:
 
 
 class VersionedCell(NamedTuple):
-    """A cell as it was at a version of its node; versions of one node only grow."""
+    """Metadata, with the version of its node. Versions of a node only grow."""
 
     cell: Cell
     version: int
@@ -44,7 +44,7 @@ class EndMark(NamedTuple):
 
 
 class VersionedEndMark(NamedTuple):
-    """A mark as it was at a version of its node; versions of one node only grow."""
+    """A mark, with the version of its node. Versions of a node only grow."""
 
     mark: EndMark
     version: int
@@ -52,23 +52,26 @@ class VersionedEndMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveNode:
-    """What a replica that runs says of itself."""
+    """What a running replica announces about itself."""
 
     address: str
-    #: Of its last record; orders candidates, together with END. Both are hints, and may be old.
+    #: Epoch of its last record. It orders candidates, together with END. Both are hints, and may be
+    #: outdated.
     epoch: int
     end: int
-    #: It may lack what it once acknowledged: no candidate, and in no set, until it has caught up.
+    #: It may have lost acknowledged data: it is no candidate, and not in sync, until it has caught
+    #: up.
     unclean: bool = False
     #: Identifies its store; "": unknown.
     store_id: str = ""
-    #: The highest epoch it has seen, also after a failed election: followers' hellos are compared with it.
+    #: The highest epoch that it has seen, also after a failed election; hellos of followers are
+    #: compared with it.
     epoch_seen: int = 0
-    #: Places of its log that are known to be damaged.
+    #: Number of damaged places in its log.
     damaged: int = 0
 
     def may_be(self, address: str, store_id: str) -> bool:
-        """May the replica at ADDRESS with the store STORE_ID be who says this? Else another process has its id."""
+        """Return whether it is of the replica at ADDRESS with STORE_ID; otherwise another process uses its id."""
         return self.address == address and (
             store_id == self.store_id or not store_id or not self.store_id
         )
@@ -82,9 +85,9 @@ def better_candidates(
     end: int,
     damaged: int = 0,
 ) -> int:
-    """Return how many may be elected after the master of CELL, and have more than REPLICA_ID, which ends there.
+    """Return how many replicas may be elected after the master of CELL, and have more of the log than REPLICA_ID.
 
-    One whose log is damaged has less than one whose log is not.
+    A damaged log counts as shorter than one that is not damaged.
     """
     mine = (damaged > 0, -epoch, -end, replica_id)
     return sum(
@@ -98,8 +101,8 @@ class Registry(Protocol):
     """One session with the metadata store of one replica set.
 
     An operation raises RegistryUnavailable if no answer came; a change may then have been applied, or be applied later.
-    Reads may return old data; compare versions. After the session is over all operations raise SessionExpired: the live
-    node is gone, and a new session has to be opened.
+    Reads may return outdated data; compare versions. After the end of the session, all operations raise SessionExpired:
+    the live node is gone, and a new session must be opened.
     """
 
     @property
@@ -120,23 +123,23 @@ class Registry(Protocol):
         ...
 
     async def announce(self, replica_id: int, node: LiveNode) -> None:
-        """Set the live node of REPLICA_ID; it ends with this session."""
+        """Set the live node of REPLICA_ID; it is removed at the end of this session."""
         ...
 
     async def live(self) -> Mapping[int, LiveNode]:
-        """Return the live nodes by replica id; one that cannot be understood is left out."""
+        """Return the live nodes by replica id, without malformed ones."""
         ...
 
     async def check_session(self) -> None:
-        """Return once a quorum has agreed, by a transaction that changes nothing, that this session has not ended."""
+        """Return once a quorum has confirmed, by an empty transaction, that this session has not ended."""
         ...
 
     async def sync(self) -> None:
-        """Have all later reads of this session see what was written before now."""
+        """Ensure that later reads of this session see all writes before this call."""
         ...
 
     async def read_mark(self) -> VersionedEndMark | None:
-        """Return the mark; None: there is none. Raises ConfigError if it cannot be understood."""
+        """Return the mark; None: there is none. Raises ConfigError if it is malformed."""
         ...
 
     async def write_mark(self, mark: EndMark, version: int | None) -> int:

@@ -29,7 +29,7 @@ _ADDRESS_LENGTH_MAX: Final = 255
 
 
 def render_cell(cell: Cell) -> bytes:
-    """Return the bytes of CELL. Raises ConfigError if it breaks a rule."""
+    """Return the bytes of CELL. Raises ConfigError if it is invalid."""
     _check_cell(cell, "the metadata to write")
     return _render(
         {
@@ -43,7 +43,7 @@ def render_cell(cell: Cell) -> bytes:
 
 
 def parse_cell(data: bytes, node: str) -> Cell:
-    """Return the metadata in DATA, the bytes of NODE, which errors name. Raises ConfigError."""
+    """Return the metadata in DATA, the bytes of NODE, which is named in errors. Raises ConfigError."""
     fields = _object_in(data, node)
     number = _integer(fields, "format", node, 1, 2**31)
     if number != FORMAT:
@@ -94,7 +94,7 @@ def render_live(node: LiveNode) -> bytes:
 
 
 def parse_live(data: bytes, node: str) -> LiveNode:
-    """Return the live node in DATA, the bytes of NODE, which errors name. Raises ConfigError."""
+    """Return the live node in DATA, the bytes of NODE, which is named in errors. Raises ConfigError."""
     fields = _object_in(data, node)
     unclean = fields.get("unclean")
     if not isinstance(unclean, bool):
@@ -116,14 +116,14 @@ def parse_live(data: bytes, node: str) -> LiveNode:
 
 
 def render_mark(mark: EndMark) -> bytes:
-    """Return the bytes of MARK. Raises ConfigError if they could not be read back."""
+    """Return the bytes of MARK. Raises ConfigError if it is invalid."""
     data = _render({"format": FORMAT, **mark._asdict()})
     parse_mark(data, "the mark to write")
     return data
 
 
 def parse_mark(data: bytes, node: str) -> EndMark:
-    """Return the mark in DATA, the bytes of NODE, which errors name. Raises ConfigError."""
+    """Return the mark in DATA, the bytes of NODE, which is named in errors. Raises ConfigError."""
     fields = _object_in(data, node)
     if (number := fields.get("format")) != FORMAT:
         raise _refused(
@@ -144,18 +144,18 @@ def _render(fields: dict[str, Any]) -> bytes:
 
 def _object_in(data: bytes, node: str) -> dict[str, Any]:
     if len(data) > NODE_SIZE_MAX:
-        raise _refused(node, f"it has {len(data)} bytes, and {NODE_SIZE_MAX} are the limit")
+        raise _refused(node, f"it has {len(data)} bytes, the limit is {NODE_SIZE_MAX}")
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError):
-        raise _refused(node, f"it is no JSON: {data[:40]!r}") from None
+        raise _refused(node, f"it is not JSON: {data[:40]!r}") from None
     if not isinstance(fields, dict):
-        raise _refused(node, f"it is no JSON object: {data[:40]!r}")
+        raise _refused(node, f"it is not a JSON object: {data[:40]!r}")
     return fields
 
 
 def _check_cell(cell: Cell, node: str) -> None:
-    """Raise ConfigError if values of CELL contradict each other or exceed their limits."""
+    """Raise ConfigError if the values of CELL are inconsistent or exceed limits."""
     if not 0 <= cell.epoch <= EPOCH_MAX:
         raise _refused(node, f'"epoch" is {cell.epoch}, not from 0 to {EPOCH_MAX}')
     if len(cell.replicas) > REPLICAS_MAX:
@@ -174,7 +174,7 @@ def _check_cell(cell: Cell, node: str) -> None:
 
 def _check_address(address: object, name: str, node: str) -> None:
     host, colon, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
-    if not host.isprintable():  # A lone surrogate is not either: no reply could carry it.
+    if not host.isprintable():  # This excludes lone surrogates, which no reply could carry.
         host = ""
     is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65_536
     if not (host and colon and is_port and len(host) <= _ADDRESS_LENGTH_MAX):
@@ -195,5 +195,5 @@ def _integer(fields: dict[str, Any], name: str, node: str, least: int, most: int
 
 
 def _refused(node: str, fault: str, remedy: str = "") -> ConfigError:
-    remedy = remedy or "correct the node, or write it again for the replica whose log is the newest"
+    remedy = remedy or "correct the node, or write it again for the replica with the newest log"
     return ConfigError(f"{node}: {fault}; {remedy}", node=node)

@@ -24,15 +24,15 @@ logger = logging.getLogger(__name__)
 
 #: Opens a session. Raises RegistryUnavailable.
 OpenSession = Callable[[], Awaitable[Registry]]
-#: Called once: with whether the session is known to have lasted.
+#: Called once, with whether the session is known to have lasted.
 SessionChecked = Callable[[bool], None]
 _PAUSE_MS: Final = 200
-#: Interval of the log lines while the metadata store does not answer.
+#: Interval of the warnings while the metadata store does not answer.
 TOLD_MS: Final = 30_000
 
 
 class SessionUser(Protocol):
-    """Receives what the metadata store answers."""
+    """Receives the answers of the metadata store."""
 
     def session_began(self) -> None: ...
 
@@ -57,7 +57,7 @@ class SessionUser(Protocol):
 
 
 class RegistrySessions:
-    """Sessions from OPEN_SESSION, for USER, the replica REPLICA_ID, whose registry ends one after SESSION_MS."""
+    """Sessions from OPEN_SESSION for USER, the replica REPLICA_ID. ZooKeeper ends silent ones after SESSION_MS."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class RegistrySessions:
         self._open_session = open_session
         self._user = user
         self._replica_id = replica_id
-        #: Reads at this interval renew the lease, and find changes that no watch reported.
+        #: Interval of reads, which renew the lease, and find changes that no watch reported.
         self._poll_ms = max(20, session_ms // 5)
         self._registry: Registry | None = None
         self._asked: deque[_Request] = deque()
@@ -78,23 +78,21 @@ class RegistrySessions:
         self._is_reading = False
         self._is_synced = False
         self._next_node: LiveNode | None = None
-        #: Those who wait for a check of the session that was not sent yet.
+        #: Waiters for a check of the session that is not sent yet.
         self._checking: list[SessionChecked] = []
         self._silent = Silence("no answer from the metadata store, retrying", clock)
-        #: Why the live node was refused; None: it was not, or was not announced yet.
+        #: Why the live node was refused; None: it was accepted, or not announced yet.
         self.refused: ConfigError | None = None
         self._not_taken = Silence("live node refused by the metadata store, retrying", clock)
 
-    # --- what the replica asks; nothing comes of it without a session, but that a change is unknown
-
     def read(self) -> None:
-        """Read the set's metadata, then the live nodes, then the mark."""
+        """Read the set's metadata, the live nodes and the mark, in this order."""
         if not self._is_reading and self._registry is not None:
             self._is_reading = True
             self._ask(_Request(self._read))
 
     def announce(self, node: LiveNode) -> None:
-        """Set the live node; of several that wait the last is set."""
+        """Set the live node; of several requests, only the last is sent."""
         if self._registry is None:
             return
         if self._next_node is None:
@@ -121,7 +119,7 @@ class RegistrySessions:
             self._ask(_Request(change, self._user.set_unknown))
 
     def write_mark(self, mark: EndMark, version: int | None) -> None:
-        """Replace the mark of VERSION; `mark_written` answers, with None if that is not known to be done."""
+        """Replace the mark of VERSION; `mark_written` answers, with None if the result is unknown."""
 
         async def write(registry: Registry) -> None:
             written = None
@@ -138,7 +136,9 @@ class RegistrySessions:
             self._ask(_Request(write, lambda: self._user.mark_written(None)))
 
     def check_session(self, tell: SessionChecked) -> None:
-        """TELL whether the metadata store said, to a request sent after this call, that the session has not ended."""
+        """Call TELL with whether the metadata store confirmed, to a request after this call, that the session has not
+        ended.
+        """
         if self._registry is None:
             tell(False)
             return
@@ -172,7 +172,7 @@ class RegistrySessions:
             await registry.sync()
             self._is_synced = True
         cell, live = await registry.read(), await registry.live()
-        # The mark last: once a master's live node is gone, all that it wrote into the mark is seen.
+        # Read the mark last: once a master's live node is gone, the mark includes all its writes.
         self._user.registry_seen(cell, live, await registry.read_mark())
 
     async def _announce(self, registry: Registry) -> None:
@@ -188,10 +188,8 @@ class RegistrySessions:
             self.refused = None
             self._not_taken.over()
 
-    # --- sessions
-
     async def run(self) -> None:
-        """Have one session after the other, until this is cancelled."""
+        """Run one session after the other, until this task is cancelled."""
         while True:
             try:
                 registry = await self._open_session()
@@ -212,7 +210,7 @@ class RegistrySessions:
             self._user.session_ended()
 
     async def _use(self, registry: Registry) -> None:
-        """Ask what is asked for until the session is over."""
+        """Send requests until the session ends."""
         while True:
             if not self._asked:
                 self._news.clear()
@@ -246,14 +244,14 @@ class RegistrySessions:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """One request: SEND sends it, DROP is called if it is not sent."""
+    """One request: SEND sends it; DROP is called if it is not sent."""
 
     send: Callable[[Registry], Awaitable[None]]
     drop: Callable[[], None] = lambda: None
 
 
 class Silence:
-    """Logs a repeated failure: at first, every `TOLD_MS`, and when it is over."""
+    """Logs a repeated failure: the first time, every `TOLD_MS`, and when it has ended."""
 
     def __init__(self, what: str, clock: Readings) -> None:
         self._what = what
@@ -263,7 +261,7 @@ class Silence:
         self._count = 0
 
     def tell(self, reason: str) -> None:
-        """It failed once more, for REASON."""
+        """Record one more failure, for REASON."""
         now_ms = self._clock.now_ms()
         self._count += 1
         again = self._told_ms is None or now_ms - self._told_ms >= TOLD_MS
@@ -272,9 +270,9 @@ class Silence:
             self._told_ms, self._reason = now_ms, reason
 
     def over(self) -> None:
-        """It went well."""
+        """Record a success."""
         if self._told_ms is not None:
-            logger.warning("%s: no longer times=%d", self._what, self._count)
+            logger.warning("%s: ended failures=%d", self._what, self._count)
             self._told_ms, self._reason, self._count = None, "", 0
 
 

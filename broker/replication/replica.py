@@ -1,6 +1,6 @@
 """The state machine of one replica: follower, candidate or master, without clock, disk or sockets.
 
-    FOLLOWER --its master is gone--> STANDING --elected--> STARTING --its log is ready--> MASTER
+    FOLLOWER --its master is gone--> CANDIDATE --elected--> STARTING --its log is ready--> MASTER
         ^                                |                    |                             |
         +------ a higher epoch, or another process changed the set's metadata in ZooKeeper -+
 
@@ -30,18 +30,19 @@ from .replica_state import PendingSet, ReplicaRole, ReplicaState, Upstream
 
 #: Delay before a failed request to the metadata store, or a failed connection, is retried.
 RETRY_MS: Final = 100
-#: A master sends a heartbeat every half second: a link that brings nothing for so long is of no use.
+#: A master sends a heartbeat every half second. A link without frames for this time is closed.
 SILENT_MS: Final = 5_000
-#: A replica whose log is damaged waits so long for one whose log is not, besides its turn.
+#: A replica with a damaged log waits this long for one without damage, besides its turn.
 DAMAGED_DELAY_MS: Final = 2_000
-#: The most followers that a master receives frames from, those that are refused not counted.
+#: Limit of followers from which a master accepts frames, without refused ones.
 LINKS_MAX: Final = 64
 
 
 class ReplicaCore:
     """The replica SETTINGS.replica_id, which starts with STATE.
 
-    HAS_STATE: does a follower have the replicated tables of the master? Not thread-safe: the event loop owns it.
+    HAS_STATE returns whether a follower has the replicated tables of the master. Not thread-safe: the event loop owns
+    it.
     """
 
     def __init__(
@@ -63,36 +64,38 @@ class ReplicaCore:
         self.confirm_epoch = state.confirm_epoch
         self.min_offset = state.min_offset
         self._store_id = state.store_id
-        #: Places of the log that are known to be damaged.
+        #: Number of damaged places in the log.
         self.damaged = 0
         self.seen: VersionedCell | None = None
-        #: Other epochs and other in-sync sets that cells were seen to have.
+        #: How often the master or its epoch, and the in-sync set, changed in the metadata.
         self.master_changes = self.set_changes = 0
         self.live: Mapping[int, LiveNode] = {}
-        #: Only of a master.
+        #: Only a master has one.
         self.in_sync: InSync | None = None
         self.has_session = False
         self._answered_ms: int | None = None
         self._read_ms: int | None = None
-        #: Since when the master is not among the live.
+        #: Since when the master has no live node.
         self._gone_ms: int | None = None
         self._set: PendingSet | None = None
         self._stand: Cell | None = None
         self._accepts_loss = False
-        #: The mark was lowered for the loss that is accepted.
+        #: Whether the mark was lowered for the accepted loss.
         self._has_lowered = False
         self.mark = SetMark()
-        #: Why this replica is unclean, and why it does not follow its master; "": it is not, or that is not known.
+        #: Why this replica is unclean, and why it does not follow its master; "": it is not, or the
+        #: reason is unknown.
         self.unclean_reason = ""
         self.refuses = ""
-        #: Up to where those who asked for acks="replicas" were answered.
+        #: The log offset up to which sends with acks="replicas" were answered.
         self._answered = 0
         self._upstream: Upstream | None = None
-        #: A CutLog or BeginAnew has not been answered.
+        #: Whether a CutLog or BeginAnew is not answered yet.
         self._cutting = False
-        #: Of a master: follower and link, and the limit of its log after the cut; None: it has cut its log.
+        #: Of a master: link by follower, with the limit of the follower's log after the cut; None:
+        #: it has cut its log.
         self._links: dict[int, tuple[int, int | None]] = {}
-        #: Hellos that arrived before the epoch had started here. They are answered when it has.
+        #: Hellos that arrived before the epoch had started here. They are answered afterwards.
         self._early: dict[int, pb.FollowHello] = {}
         self._out: list[effects.Effect] = []
 
@@ -102,17 +105,17 @@ class ReplicaCore:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the master that this replica is, else the highest seen."""
+        """The epoch of the master that this replica is, else the highest epoch seen."""
         return self.in_sync.epoch if self.in_sync else self.epoch_seen
 
     @property
     def _last_epoch(self) -> int:
-        """The newest epoch that the log has come to."""
+        """The newest epoch in the log."""
         return self.epochs.cut(self.end).last
 
     @property
     def master(self) -> int:
-        """The master as far as is known; 0: none is."""
+        """The id of the master; 0: none is known."""
         if self.role is ReplicaRole.MASTER:
             return self._me
         if self.seen is None or self.seen.cell.epoch < self.epoch_seen:
@@ -121,14 +124,14 @@ class ReplicaCore:
 
     @property
     def is_live(self) -> bool:
-        """Is this replica among the live, and not another process of its id?"""
+        """Whether the live node of its id is that of this replica, and not of another process."""
         mine = self.live.get(self._me)
         return mine is not None and mine.may_be(self._settings.reached_at, self._store_id)
 
     def lease_holds(self, now_ms: int) -> bool:
         """Return whether the metadata store answered a request sent less than two thirds of a session ago.
 
-        Without such an answer another replica may have been elected, and a master refuses what relies on the lease.
+        Without such an answer, another replica may have been elected, and a master refuses what relies on the lease.
         """
         return (
             self._answered_ms is not None
@@ -136,45 +139,45 @@ class ReplicaCore:
         )
 
     def check_master(self, now_ms: int) -> None:
-        """Raise MasterFenced unless this replica may answer as master at NOW_MS, in the very turn that answers."""
+        """Raise MasterFenced unless this replica may answer as master at NOW_MS, in the same turn of the event loop."""
         if self.role is not ReplicaRole.MASTER:
             node = self.live.get(self.master)
             address = node.address if node else ""
             where = (
-                f"ask {address}, the master" if address else "no master is known: ask again later"
+                f"the master is at {address}" if address else "no master is known, try again later"
             )
             raise MasterFenced(
-                f"replica {self._me} of {self._settings.set_name!r} is no master; {where}",
+                f"replica {self._me} of {self._settings.set_name!r} is not the master: {where}",
                 address=address,
                 epoch=str(self.epoch_seen),
             )
         if not self.lease_holds(now_ms):
             raise MasterFenced(
-                f"replica {self._me} of {self._settings.set_name!r} has not heard of the registry for "
+                f"replica {self._me} of {self._settings.set_name!r} got no answer from ZooKeeper for "
                 f"{self._settings.session_ms * 2 // 3} ms, two thirds of session_ms: another may be master",
                 epoch=str(self.epoch_seen),
             )
 
     def check_acks(self) -> None:
-        """Raise NotEnoughReplicas if acks="replicas" cannot be had now; to be asked before the append."""
+        """Raise NotEnoughReplicas if acks="replicas" is not possible now. Call this before the append."""
         assert self.in_sync is not None, "check_master comes first"
         if not self.in_sync.suffices:
             raise NotEnoughReplicas(
-                f'acks="replicas" needs min_in_sync={self._settings.min_in_sync} replicas, and '
+                f'acks="replicas" needs min_in_sync={self._settings.min_in_sync} replicas, but only '
                 f"{len(self.in_sync.confirmed_set)} are in sync: wait until others have caught up",
                 in_sync=str(len(self.in_sync.confirmed_set)),
             )
 
     def session_began(self, now_ms: int) -> list[effects.Effect]:
-        """A session with the metadata store was opened."""
+        """Input: a session with the metadata store was opened."""
         self.has_session = True
-        if self.mark.is_read:  # Before that it may be unclean, and not know it.
+        if self.mark.is_read:  # Before that it may be unclean without knowing it.
             self._announce()
         self._read(now_ms)
         return self._take()
 
     def session_ended(self) -> list[effects.Effect]:
-        """The session is over and the live node is gone: other replicas may be candidates already.
+        """Input: the session has ended and the live node is gone; other replicas may be candidates already.
 
         A master steps down. It may become a candidate again in the next session: the lease of a new session does not
         show who was elected during the old one.
@@ -185,7 +188,7 @@ class ReplicaCore:
         return self._take()
 
     def registry_answered(self, sent_ms: int) -> None:
-        """Note that a request sent at SENT_MS was answered: the session lives for at least its timeout from then."""
+        """Note that a request sent at SENT_MS was answered: the session lasts for at least its timeout from then."""
         self._answered_ms = max(self._answered_ms or 0, sent_ms)
 
     def registry_seen(
@@ -195,10 +198,10 @@ class ReplicaCore:
         now_ms: int,
         mark: VersionedEndMark | None = None,
     ) -> list[effects.Effect]:
-        """Take the set's metadata, then the live nodes, then the mark, read in this order. None: there is none.
+        """Input: the set's metadata, the live nodes, and the mark, read in this order. None: there is none.
 
-        The data may be old. The order matters: a master announces itself before the metadata names it. So if it is
-        missing among the live nodes, which are read later, it is gone, and the mark, read last, includes its writes.
+        They may be outdated. The order matters: a master announces itself before the metadata names it. So if it is
+        missing in the live nodes, which are read later, it is gone, and the mark, read last, includes its writes.
         """
         self.live = live
         is_first = not self.mark.is_read
@@ -217,7 +220,7 @@ class ReplicaCore:
     def _check_mark(self, cell: Cell | None) -> None:
         """Become unclean if the log does not reach the mark. Done once, at the start.
 
-        A replica that CELL has in sync had it all: its folder went back.
+        If CELL has this replica in sync, it once had everything: its folder is an old copy.
         """
         if self._reaches_mark():
             return
@@ -236,7 +239,7 @@ class ReplicaCore:
         return self.mark.is_reached(self.epochs, self.end)
 
     def mark_written(self, found: VersionedEndMark | None, now_ms: int) -> list[effects.Effect]:
-        """The mark was written; None: that is not known, and it is read again."""
+        """Input: the mark was written; None: the result is unknown, and the mark is read again."""
         if not self.mark.written(found):
             self._read(now_ms)
         elif self._accepts_loss and self.seen is not None:
@@ -247,7 +250,7 @@ class ReplicaCore:
         return self._take()
 
     def last_mark(self, now_ms: int) -> list[effects.Effect]:
-        """This replica is about to stop: have the mark written now, if it is master and the mark moved."""
+        """Return the effects before a stop: write the mark, if this replica is master and the mark has moved."""
         if self.in_sync:
             self._raise_mark(now_ms, at_once=True)
         return self._take()
@@ -268,9 +271,9 @@ class ReplicaCore:
             self._ask_again(now_ms)
 
     def set_done(self, version: int, now_ms: int) -> list[effects.Effect]:
-        """The compare-and-set was applied, and the set's metadata has VERSION now."""
+        """Input: the compare-and-set was applied, and the set's metadata has VERSION now."""
         done = self._set
-        assert done is not None, "nothing was asked for"
+        assert done is not None, "there is no request"
         done.in_flight = False
         if self.seen is None or version > self.seen.version:
             self._see_cell(VersionedCell(done.cell, version), now_ms)
@@ -280,9 +283,9 @@ class ReplicaCore:
         return self._take()
 
     def set_refused(self, now_ms: int) -> list[effects.Effect]:
-        """The set's metadata has another version than the one to replace."""
+        """Input: the set's metadata has another version than the one to replace."""
         refused = self._set
-        assert refused is not None, "nothing was asked for"
+        assert refused is not None, "there is no request"
         refused.in_flight = False
         if self.seen and self.seen.version > refused.version:
             self._set = None
@@ -293,14 +296,14 @@ class ReplicaCore:
         return self._take()
 
     def set_unknown(self, now_ms: int) -> list[effects.Effect]:
-        """No answer came: it may have been applied, or may yet be."""
-        assert self._set is not None, "nothing was asked for"
+        """Input: no answer to the compare-and-set came; it may have been applied, or be applied later."""
+        assert self._set is not None, "there is no request"
         self._set = replace(self._set, in_flight=False, doubtful=True)
         self._read(now_ms)
         return self._take()
 
     def _resolve(self, found: VersionedCell, now_ms: int) -> None:
-        """The set's metadata has a new version: every request that was based on an older one is decided."""
+        """Handle a new version of the set's metadata: all requests for an older version are decided."""
         if self._set and not self._set.in_flight:
             self._set = None
         stand, self._stand = self._stand, None
@@ -322,7 +325,7 @@ class ReplicaCore:
     def _ask_again(self, now_ms: int) -> None:
         """Ask again: the version of the set's metadata is unchanged, and the last request got no answer.
 
-        A proposal that is no longer wanted is withdrawn by asking for the old set, which uses up the version.
+        A proposal that is no longer wanted is withdrawn by asking for the old set, which changes the version.
         """
         asked = self._set
         assert asked is not None
@@ -336,7 +339,7 @@ class ReplicaCore:
             if wanted != self.in_sync.proposed_set:
                 cell = self.in_sync.cell_with(self.in_sync.confirmed_set)
         else:
-            # What was asked for in another role may yet be applied: the next change is refused then.
+            # A request in another role may still be applied: then the next change is refused.
             self._set = None
             return
         asked.cell, asked.in_flight, asked.asked_ms = cell, True, now_ms
@@ -368,13 +371,13 @@ class ReplicaCore:
             )
 
     def damage_changed(self, damaged: int) -> list[effects.Effect]:
-        """The log is known to be damaged in DAMAGED places."""
+        """Input: the log is damaged in DAMAGED places."""
         self.damaged = damaged
         self._announce()
         return self._take()
 
     def tick(self, now_ms: int) -> list[effects.Effect]:
-        """Time has passed; to be called every 100 ms or so."""
+        """Input: time has passed. Call this about every 100 ms."""
         unanswered = self._set and not self._set.in_flight
         if (unanswered or self.master == 0) and now_ms - (self._read_ms or 0) >= RETRY_MS:
             self._read(now_ms)
@@ -382,7 +385,7 @@ class ReplicaCore:
         return self._take()
 
     def accept_loss(self, now_ms: int) -> list[effects.Effect]:
-        """Be a candidate even if unclean or out of sync: an administrator accepted the loss of what others have."""
+        """Become a candidate even if unclean or out of sync: an administrator accepted the loss of messages."""
         self._accepts_loss = True
         self._go_on(now_ms)
         return self._take()
@@ -416,7 +419,8 @@ class ReplicaCore:
                     return
             else:
                 self._gone_ms = None
-            # A master of an epoch below the highest seen as well: it learns from the hello that it is over.
+            # Also connect to a master with an older epoch: it learns from the hello that its epoch
+            # has ended.
             if cell.master not in (0, self._me):
                 self._dial(cell, now_ms)
 
@@ -426,17 +430,15 @@ class ReplicaCore:
         return node is None or node.unclean or cell.master == self._me
 
     def may_stand(self, cell: Cell) -> bool:
-        """May this replica ask to be the master after the one of CELL?"""
+        """Return whether this replica may become a candidate to succeed the master of CELL."""
         if not self.has_session or not self.is_live or self._set or self._cutting:
             return False
         if max(cell.epoch, self.epoch_seen) >= EPOCH_MAX:
-            return False  # The files and the metadata store cannot hold a higher one.
+            return False  # Files and metadata cannot store a higher epoch.
         if self._accepts_loss:
             return True
         if cell.master == 0 and self._last_epoch > cell.epoch and cell.in_sync != {self._me}:
-            return (
-                False  # The metadata store lost its data, so it is unknown who has the whole log.
-            )
+            return False  # The metadata store lost its data, so it is unknown which replica has the complete log.
         return self._me in cell.in_sync and not self.unclean and self._reaches_mark()
 
     def _delay_ms(self, cell: Cell) -> int:
@@ -452,9 +454,9 @@ class ReplicaCore:
     def _stand_for(self, cell: Cell, now_ms: int) -> None:
         """Become a candidate: persist a new epoch, stop following in all lower ones, then ask for it.
 
-        So the old master acknowledges without this replica from now on. A replica never uses an epoch that it has seen:
-        after a restart, metadata that names it as master is no leadership, because followers may have bytes of that
-        epoch that this replica lost.
+        From now on the old master acknowledges without this replica. A replica never uses an epoch that it has seen:
+        after a restart, metadata that names it as master does not make it master, because followers may have bytes of
+        that epoch that this replica lost.
         """
         epoch = max(cell.epoch, self.epoch_seen) + 1
         if self._accepts_loss and not self._has_lowered:
@@ -502,7 +504,7 @@ class ReplicaCore:
         self._propose(now_ms)
 
     def _see_epoch(self, epoch: int, why: str) -> None:
-        """EPOCH is the highest ever seen: keep it before anything else, and be nothing any more in a lower one."""
+        """Persist EPOCH, the highest ever seen, before anything else; give up all roles in lower epochs."""
         self.epoch_seen = epoch
         self._keep_state()
         self._step_down(f"epoch {epoch}: {why}")
@@ -523,7 +525,7 @@ class ReplicaCore:
         self._out.append(effects.KeepState(self.epoch_seen, self.unclean, reason))
 
     def _raise_mark(self, now_ms: int, *, at_once: bool) -> None:
-        """Have the mark written, if what all in the set have on disk has moved, and that is due or AT_ONCE."""
+        """Write the mark if the set has more of the log on disk, and a write is due or AT_ONCE."""
         assert self.in_sync is not None
         if self.has_session:
             end, epoch = self.in_sync.synced_everywhere, self.in_sync.epoch
@@ -534,7 +536,7 @@ class ReplicaCore:
             self._out.append(effects.WriteMark(mark, self.mark.version))
 
     def log_cut(self, end: int, synced: int, now_ms: int) -> list[effects.Effect]:
-        """The log was cut or restarted: it ends at END, and is on disk up to SYNCED."""
+        """Input: the log was cut or replaced: it ends at END, and is on disk up to SYNCED."""
         self._cutting = False
         self.end, self.synced = end, synced
         self.epochs = self.epochs.cut(end)
@@ -547,15 +549,15 @@ class ReplicaCore:
         return self._take()
 
     def appended(self, end: int, now_ms: int) -> list[effects.Effect]:
-        """The master appended a batch of complete records, which ends at END."""
-        assert self.in_sync is not None, "check_master comes first"
+        """Input: the master appended a batch of complete records, which ends at END."""
+        assert self.in_sync is not None, "call check_master first"
         self.end = end
         self.in_sync.appended(end, now_ms)
         self._advance(now_ms)
         return self._take()
 
     def log_synced(self, synced: int, now_ms: int) -> list[effects.Effect]:
-        """The log is on disk up to SYNCED."""
+        """Input: the log is on disk up to SYNCED."""
         self.synced = max(self.synced, min(synced, self.end))
         if self.in_sync:
             self.in_sync.log_synced(self.synced)
@@ -566,7 +568,7 @@ class ReplicaCore:
         return self._take()
 
     def _advance(self, now_ms: int) -> None:
-        """Tell what is acknowledged and confirmed now."""
+        """Emit effects for what is newly acknowledged and confirmed."""
         assert self.in_sync is not None
         self.in_sync.advance()
         self._raise_confirm(self.in_sync.confirm, self.in_sync.epoch)
@@ -584,7 +586,7 @@ class ReplicaCore:
             self._out.append(effects.Confirm(offset))
 
     def _propose(self, now_ms: int) -> None:
-        """Propose another set if another is wanted; one proposal at a time, and none while one may still be applied."""
+        """Propose another set if necessary: one proposal at a time, and none while an old one may still be applied."""
         assert self.in_sync is not None
         if self._set or self.in_sync.proposed_set is not None:
             return
@@ -600,7 +602,7 @@ class ReplicaCore:
         if upstream is None:
             upstream = self._upstream = Upstream(cell.master, dialled_ms=now_ms - RETRY_MS)
         if upstream.link and not self._cutting and now_ms - upstream.heard_ms > SILENT_MS:
-            upstream = self._refuse_upstream(f"nothing was heard for {SILENT_MS} ms")
+            upstream = self._refuse_upstream(f"no frame for {SILENT_MS} ms")
         if not upstream.link and now_ms - upstream.dialled_ms >= RETRY_MS:
             upstream.dialled_ms = now_ms
             self._out.append(effects.Follow(cell.master, cell.replicas[cell.master]))
@@ -611,7 +613,7 @@ class ReplicaCore:
         self._upstream = None
 
     def connected(self, master: int, link: int, now_ms: int) -> list[effects.Effect]:
-        """MASTER, who was dialled, is connected by LINK; numbers of links are from 1 on and never used again."""
+        """Input: MASTER is connected over LINK. Numbers of links start at 1 and are never used again."""
         upstream = self._upstream
         if upstream is None or upstream.master != master or upstream.link or self._cutting:
             self._out.append(effects.CloseLink(link, "this replica does not follow any more"))
@@ -631,7 +633,7 @@ class ReplicaCore:
         return self._take()
 
     def link_closed(self, link: int) -> list[effects.Effect]:
-        """LINK is lost, on either side of it."""
+        """Input: LINK was closed by either side."""
         self._links.pop(link, None)
         self._early.pop(link, None)
         if self.in_sync:
@@ -643,7 +645,7 @@ class ReplicaCore:
     def reply(
         self, link: int, frame: pb.FollowReply, now_ms: int, more: Sequence[pb.FollowReply] = ()
     ) -> list[effects.Effect]:
-        """The master sent FRAME over LINK, followed by MORE bytes. FollowState is handled elsewhere."""
+        """Input: the master sent FRAME over LINK, followed by MORE bytes. FollowState is handled elsewhere."""
         upstream = self._upstream
         if upstream is None or upstream.link != link:
             return self._take()
@@ -659,16 +661,16 @@ class ReplicaCore:
         return self._take()
 
     def _begin(self, upstream: Upstream, begin: pb.FollowBegin) -> None:
-        """What the master has: cut the log to what is common, or give it up if that is not all that was confirmed."""
+        """Cut the log to what it has in common with the master's; do not follow if that would cut confirmed records."""
         frames.check_begin(begin)
         if upstream.begin is not None:
-            raise InvalidArgument("begin came twice")
+            raise InvalidArgument("begin was sent twice")
         if self.is_fenced(begin.epoch):
-            raise InvalidArgument(f"epoch is {begin.epoch}, and {self.epoch_seen} was seen")
-        assert self.seen is not None, "a master is dialled because the metadata names it"
+            raise InvalidArgument(f"epoch is {begin.epoch}, but {self.epoch_seen} was seen")
+        assert self.seen is not None, "the metadata names the master"
         if begin.epoch > self.seen.cell.epoch:
             raise InvalidArgument(
-                f"epoch is {begin.epoch}, and the metadata of the set has {self.seen.cell.epoch}: read it again"
+                f"epoch is {begin.epoch}, but the metadata of the set has {self.seen.cell.epoch}: read it again"
             )
         if begin.epoch > self.epoch_seen:
             self.epoch_seen = begin.epoch
@@ -677,10 +679,10 @@ class ReplicaCore:
         common = consistent_end(theirs, begin.end, self.epochs, self.end)
         if begin.truncate_to != (-1 if common is None else common):
             raise InvalidArgument(
-                f"truncate_to is {begin.truncate_to}, and the logs part at {common}"
+                f"truncate_to is {begin.truncate_to}, but the logs differ from {common} on"
             )
         upstream.begin = begin
-        # Without epochs, whose file was lost, it is unknown what the logs have in common.
+        # Without epochs (the file was lost), it is unknown what the logs have in common.
         known = self._acknowledged_end() if self.epochs else 0
         if (common or 0) < known:
             self.refuses = (
@@ -700,9 +702,9 @@ class ReplicaCore:
             self._begin_at_end(upstream, begin)
 
     def _acknowledged_end(self) -> int:
-        """Return up to where records are known to be acknowledged that the log has here.
+        """Return the offset up to which records in this log are known to be acknowledged.
 
-        What was known in an epoch before a loss was accepted counts no more.
+        What was known in an epoch before an accepted loss does not count.
         """
         mark = self.mark.mark
         known = self.confirm if self.confirm_epoch >= mark.accepted else 0
@@ -720,8 +722,9 @@ class ReplicaCore:
         self._out.append(effects.BeginAnew(begin, reason))
 
     def _begin_at_end(self, upstream: Upstream, begin: pb.FollowBegin) -> None:
-        """The log is a beginning of the master's: its epochs are the master's, as far as it goes."""
-        # All of them, before the first byte: bytes whose epoch is not on record would pass for an older one's.
+        """The log is a prefix of the master's: take the master's epochs up to its end."""
+        # All epochs, before the first byte: bytes of an unknown epoch would count as those of an
+        # older one.
         theirs = Epochs.of_wire(begin.epochs)
         if theirs != self.epochs:
             self._out.append(effects.KeepEpochs(theirs))
@@ -731,9 +734,9 @@ class ReplicaCore:
         self._out.append(effects.SendFrame(upstream.link, pb.FollowRequest(cut=cut)))
 
     def _receive(self, upstream: Upstream, sent: Sequence[pb.FollowBytes]) -> None:
-        """Append the data of SENT, all of one file at once; a bad frame ends the link after the good ones."""
+        """Append the data of SENT, all of one file at once. A bad frame ends the link after the good ones."""
         if not upstream.cut or upstream.begin is None:
-            raise InvalidArgument("bytes came before the log was cut")
+            raise InvalidArgument("bytes were sent before the log was cut")
         pieces: list[bytes] = []
         try:
             for frame in sent:
@@ -761,7 +764,7 @@ class ReplicaCore:
         self._out.append(effects.SendFrame(upstream.link, pb.FollowRequest(ack=ack)))
 
     def _become_clean(self, upstream: Upstream) -> None:
-        """Nothing is lacking once all is here that the master confirmed, and all from before its epoch."""
+        """Become clean once everything is here that the master confirmed, and all from before its epoch."""
         if not self.unclean or upstream.begin is None or upstream.confirm is None:
             return
         has = self.synced if self._settings.acks_need_sync else self.end
@@ -771,7 +774,7 @@ class ReplicaCore:
             self._announce()
 
     def is_fenced(self, epoch: int) -> bool:
-        """Is EPOCH one that is over?"""
+        """Return whether EPOCH has ended."""
         return epoch < self.epoch_seen
 
     def _refuse_upstream(self, reason: str) -> Upstream:
@@ -786,7 +789,7 @@ class ReplicaCore:
         self.min_offset = min_offset
 
     def request(self, link: int, frame: pb.FollowRequest, now_ms: int) -> list[effects.Effect]:
-        """Another replica sent FRAME over LINK, which it dialled. FollowStateAck is not for this part."""
+        """Input: another replica sent FRAME over LINK, which it dialled. FollowStateAck is handled elsewhere."""
         kind = frame.WhichOneof("frame")
         try:
             if kind == "hello":
@@ -801,7 +804,7 @@ class ReplicaCore:
         return self._take()
 
     def _hear_hello(self, link: int, hello: pb.FollowHello) -> None:
-        """A replica wants to follow: send what the log has here, and where the replica must cut its own log."""
+        """Answer a replica that wants to follow: the epochs of the log, and where the replica must cut its own log."""
         frames.check_hello(hello)
         replicas = self.seen.cell.replicas if self.seen else ()
         frames.check_belongs(hello, self._settings, replicas)
@@ -835,9 +838,9 @@ class ReplicaCore:
         frames.check_cut(cut)
         follower, most = self._links.get(link, (0, None))
         if self.in_sync is None or most is None:
-            raise InvalidArgument("a cut without a hello before it")
+            raise InvalidArgument("a cut was sent without a hello")
         if not self.min_offset <= cut.end <= most:
-            raise InvalidArgument(f"end is {cut.end}, not from {self.min_offset} to {most}")
+            raise InvalidArgument(f"end is {cut.end}, must be {self.min_offset} to {most}")
         self._links[link] = (follower, None)
         self.in_sync.attach(follower, link, cut.end, cut.synced, now_ms)
         self._out.append(effects.StreamFrom(link, cut.end))
@@ -847,13 +850,13 @@ class ReplicaCore:
         frames.check_ack(ack)
         if ack.epoch > self.epoch_seen:
             raise InvalidArgument(
-                f"epoch is {ack.epoch}, and the followed master's was {self.epoch_seen} or less"
+                f"epoch is {ack.epoch}, but the epoch of the followed master was {self.epoch_seen} or less"
             )
         follower, _ = self._links.get(link, (0, None))
         if self.in_sync is None or not follower:
             return
         if ack.epoch == self.in_sync.epoch and ack.written > self.end:
-            raise InvalidArgument(f"written is {ack.written}, and the log ends at {self.end}")
+            raise InvalidArgument(f"written is {ack.written}, but the log ends at {self.end}")
         self.in_sync.ack(follower, link, ack.epoch, ack.written, ack.synced, now_ms)
         self._advance(now_ms)
 

@@ -1,7 +1,7 @@
 """The metrics of a replica in either role: `pocketmq_replica_…` on `/metrics` of the port for clients.
 
-A replica that restarts shows its identity and the changes that it has seen, and that it is not live. Only the master
-knows the lag of the other replicas, also of those that do not follow.
+A replica that restarts shows its identity, the changes that it has seen, and that it is not live. Only the master knows
+the lag of the other replicas, also of those that do not follow.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from .in_sync import ReplicaSettings
 
 
 class CellChanges(NamedTuple):
-    """What a replica has seen change in its set's record: another epoch, another in-sync set."""
+    """Changes in its set's metadata that a replica has seen: another epoch or master, another in-sync set."""
 
     masters: int = 0
     sets: int = 0
 
     def plus(self, other: CellChanges) -> CellChanges:
-        """Return these and OTHER."""
+        """Return the sums of these and OTHER."""
         return CellChanges(self.masters + other.masters, self.sets + other.sets)
 
 
 class Behind(NamedTuple):
-    """What a replica is not known to have of its master's log, and since when it has not caught up."""
+    """How much of its master's log a replica is not known to have, and since when it has not caught up."""
 
     size_bytes: int
     age_ms: int
@@ -34,21 +34,22 @@ class Behind(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLook:
-    """A replica at one moment. Without EPOCH it begins again from its device."""
+    """The status of a replica at one moment. Without EPOCH, it restarts from its disk."""
 
     settings: ReplicaSettings
     changes: CellChanges
     is_master: bool = False
     is_live: bool = False
     epoch: int | None = None
-    #: The ids of those in sync, as far as is known here.
+    #: Ids of the replicas in sync, as far as this replica knows.
     in_sync: Collection[int] = ()
     confirm: int = 0
     end: int = 0
     synced: int = 0
-    #: Places of the log that are known to be damaged, and those that were healed since its process started.
+    #: Number of damaged places in the log, and of those that were repaired since the start of the
+    #: process.
     damaged: tuple[int, int] = (0, 0)
-    #: By id, the master's own left out; of a follower nothing.
+    #: By replica id, without the master itself; empty on a follower.
     behind: Mapping[int, Behind] = field(default_factory=dict)
 
 
@@ -56,29 +57,29 @@ def replica_figures(look: ReplicaLook) -> Iterator[PageFigure]:
     """Yield the metrics of LOOK."""
     mine = look.settings
     who = (("cluster", mine.cluster), ("set", mine.set_name), ("replica", str(mine.replica_id)))
-    yield PageFigure("gauge", "pocketmq_replica_info", "Which replica this is.", 1, who)
+    yield PageFigure("gauge", "pocketmq_replica_info", "Identity of the replica.", 1, who)
     rows: list[tuple[str, str, float]] = [
-        ("master", "Is it the master of its set?", look.is_master),
+        ("master", "1 if the replica is the master of its set, else 0.", look.is_master),
         ("live", "Whether its live node exists in ZooKeeper.", look.is_live),
     ]
     if look.epoch is not None:
         rows += [
-            ("epoch", "The epoch of the master that it is, else the highest seen.", look.epoch),
+            ("epoch", "Epoch of the master that it is, else the highest epoch seen.", look.epoch),
             (
                 "in_sync_replicas",
-                "Replicas in the in-sync set, the master among them, as far as is known here.",
+                "Replicas in the in-sync set, including the master, as far as this replica knows.",
                 len(look.in_sync),
             ),
             (
                 "confirmed_bytes",
-                "Log offset up to which all that may be in sync have the log, as far as is known here.",
+                "Log offset up to which all members of the in-sync set have the log, as far as this replica knows.",
                 look.confirm,
             ),
-            ("end_bytes", "Log offset at which its log ends.", look.end),
-            ("synced_bytes", "Log offset up to which its log is on its device.", look.synced),
+            ("end_bytes", "Log offset of the end of its log.", look.end),
+            ("synced_bytes", "Log offset up to which its log is on disk.", look.synced),
             (
                 "damaged_records",
-                "Places of its log that are known to be damaged, and not replaced yet.",
+                "Damaged places of its log that are not repaired yet.",
                 look.damaged[0],
             ),
         ]
@@ -87,13 +88,17 @@ def replica_figures(look: ReplicaLook) -> Iterator[PageFigure]:
         yield PageFigure(
             "gauge",
             "pocketmq_replica_in_sync",
-            "Is another replica in the in-sync set?",
+            "1 if another replica is in the in-sync set, else 0.",
             replica in look.in_sync,
             (("replica", str(replica)),),
         )
     for at, name, what in (
         (0, "behind_bytes", "Bytes of the master's log that another replica is not known to have."),
-        (1, "behind_seconds", "How long ago another replica had all that its master had then."),
+        (
+            1,
+            "behind_seconds",
+            "How long ago another replica last had the complete log of its master.",
+        ),
     ):
         for replica, behind in sorted(look.behind.items()):
             value = behind[at] / (1000 if at else 1)
@@ -102,13 +107,17 @@ def replica_figures(look: ReplicaLook) -> Iterator[PageFigure]:
     for name, what, value in (
         (
             "master_changes",
-            "Changes of the master, or its epoch, seen since it started.",
+            "Changes of the master, or its epoch, since the replica started.",
             look.changes[0],
         ),
-        ("in_sync_changes", "Changes of the in-sync set seen since it started.", look.changes[1]),
+        (
+            "in_sync_changes",
+            "Changes of the in-sync set since the replica started.",
+            look.changes[1],
+        ),
         (
             "healed_records",
-            "Damaged places of its log replaced from another replica since its store was opened.",
+            "Damaged places of its log repaired from another replica since its store was opened.",
             look.damaged[1],
         ),
     ):

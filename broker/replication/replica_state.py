@@ -1,4 +1,4 @@
-"""The role of a replica, its initial state, the master it follows, and the metadata that it asked for."""
+"""The role of a replica, its initial state, the master it follows, and its requested change of the metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .registry import Cell
 
 
 class ReplicaRole(Enum):
-    """What a replica is."""
+    """The role of a replica."""
 
     FOLLOWER = "follower"
     STANDING = "standing"
@@ -21,16 +21,16 @@ class ReplicaRole(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """What a replica finds on its device when it starts."""
+    """The state that a replica finds on its disk at a start."""
 
     epoch_seen: int = 0
     unclean: bool = False
     epochs: Epochs = field(default_factory=Epochs)
-    #: The ends of the log: of what is written, and of what is on disk.
+    #: The end of the log: of written bytes, and of bytes on disk.
     end: int = 0
     synced: int = 0
     confirm: int = 0
-    #: The epoch of the master that said so.
+    #: The epoch of the master that confirmed it.
     confirm_epoch: int = 0
     min_offset: int = 0
     #: Identifies its store.
@@ -39,14 +39,14 @@ class ReplicaState:
 
 @dataclass(slots=True)
 class Upstream:
-    """The link over which a master is followed."""
+    """The link over which a replica follows its master."""
 
     master: int
     link: int = 0
     begin: pb.FollowBegin | None = None
-    #: Its log was cut as BEGIN wants it: bytes may come.
+    #: Its log was cut as BEGIN demands: bytes may be sent.
     cut: bool = False
-    #: The master's confirm offset, which may be above the end here; None: it has not said.
+    #: The master's confirm offset, which may be after the end here; None: not known.
     confirm: int | None = None
     dialled_ms: int = 0
     heard_ms: int = 0
@@ -54,11 +54,11 @@ class Upstream:
 
 @dataclass(slots=True)
 class PendingSet:
-    """A compare-and-set that is not known to have been applied or refused."""
+    """A compare-and-set without a known result."""
 
     cell: Cell
     version: int
     in_flight: bool = True
-    #: One like it, or another on the same version, was not answered: a refusal may be the doing of that one.
+    #: A similar request on the same version got no answer: a refusal may be caused by that one.
     doubtful: bool = False
     asked_ms: int = 0

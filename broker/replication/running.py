@@ -1,12 +1,12 @@
-"""A running replica: it passes inputs to its core one at a time, and carries out the effects in order.
+"""A running replica: it passes inputs to its core one at a time, and executes the effects in order.
 
 Inputs come from the metadata store, the links, the store and the broker, on the event loop. All effects of one input
 are carried out before the next input. Blocking work (flushing to disk, cutting the log) runs in a thread while inputs
 wait. A failed effect ends the replica: `failed` has the error, and the next start continues from the disk.
 
     follower   the store takes a master's bytes
-    master     the broker that `Roles.lead` starts has the store. On StepDown it is fenced at once, and it has stopped
-               before the log is touched, or another master is followed
+    master     the broker that `Roles.lead` starts has the store. On StepDown it is fenced at once. It is stopped before
+               the log is changed, or another master is followed
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from .state_stream import StateStream
 logger = logging.getLogger(__name__)
 
 TICK_MS: Final = 100
-#: Interval of notes of how far the log is on disk.
+#: Interval at which the progress of the log (on disk, confirmed) is written.
 _PROGRESS_MS: Final = 5_000
-#: How long a master that ends waits until its last mark is written.
+#: How long a master that stops waits for its last write of the mark.
 _LAST_MARK_S: Final = 0.5
-#: What needs the log, which a broker that was master may still have.
+#: Effects that need the log, which the broker of a former master may still use.
 _OF_LOG: Final = (
     effects.AppendRaw,
     effects.CutLog,
@@ -58,25 +58,25 @@ _OF_LOG: Final = (
 )
 
 _Input = Callable[[ReplicaCore], list[effects.Effect]]
-#: Carries out an effect that blocks; inputs wait meanwhile.
+#: Executes a blocking effect; inputs wait meanwhile.
 _Blocking = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Roles(Protocol):
-    """What a replica serves its clients in each role. One call at a time."""
+    """The services of a replica for clients in each role. One call at a time."""
 
     async def lead(self, store: MessageStore, mastership: Mastership) -> None:
-        """Serve as master over STORE, which takes records now, until MASTERSHIP ends; `follow` comes next."""
+        """Serve as master over STORE, which accepts records now, until MASTERSHIP ends; then `follow` is called."""
         ...
 
     async def follow(self) -> None:
-        """Serve as a follower: what served as master has stopped, and left the store open. Twice is once."""
+        """Serve as a follower: the services of a master have stopped, and left the store open. Idempotent."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaParts:
-    """What a replica needs. CLOCK continues while the machine sleeps, and cannot be set."""
+    """The parts of a replica. CLOCK continues while the machine sleeps, and cannot be set."""
 
     device: ReplicaDevice
     clock: Readings
@@ -86,14 +86,14 @@ class ReplicaParts:
 
 
 class _Heard(NamedTuple):
-    """Over which link a master was heard last, and up to where its log was confirmed then."""
+    """The link of the last frame from a master, and the confirm offset in it."""
 
     link: int = 0
     confirm: int = 0
 
 
 class RunningReplica:
-    """The replica SETTINGS.replica_id with PARTS, which begins with STATE; NEXT_LINK numbers links, each once."""
+    """The replica SETTINGS.replica_id with PARTS, which starts with STATE. NEXT_LINK returns unique numbers."""
 
     def __init__(
         self,
@@ -126,31 +126,29 @@ class RunningReplica:
         self._inputs: deque[_Input] = deque()
         self._effects: deque[effects.Effect] = deque()
         self._is_working = False
-        #: Those who wait until nothing blocks.
+        #: Waiters until nothing blocks.
         self._idle: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._dialled: set[asyncio.Task[None]] = set()
         self._leading: asyncio.Task[None] | None = None
-        #: The broker that was master is about to stop.
+        #: The task that stops the broker of a former master.
         self._stopping: asyncio.Task[None] | None = None
         self._master_min_offset = 0
         self._heard = _Heard()
         self._ticking: asyncio.TimerHandle | None = None
         self._due_ms = {"flush": 0, "clean": 0, "progress": 0, "producers": 0}
-        self._not_followed = Silence("the master is not followed", clock)
-        self._not_kept = Silence("progress is not noted, or old files are not deleted", clock)
+        self._not_followed = Silence("cannot follow the master", clock)
+        self._not_kept = Silence("progress not written, or old files not deleted", clock)
         self._acts = self._all_acts()
 
-    # --- beginning and end
-
     def begin(self) -> None:
-        """Begin: open a session, and act on what it returns."""
+        """Open a session, and act on its answers."""
         self._take_store()
         self._spawn(self._sessions.run())
         self._tick()
 
     def _take_store(self) -> None:
-        """Listen to the flushes of the store, which was just opened."""
+        """Watch the flushes of the store, which was just opened."""
         store = self.store
         store.start(self._loop.call_soon_threadsafe)
         store.confirm(self.core.confirm)
@@ -167,7 +165,9 @@ class RunningReplica:
         store.events.flushed.append(flushed)
 
     async def end(self, reason: str) -> None:
-        """End it because of REASON: the session first, so that others may be candidates; the store is closed."""
+        """End the replica because of REASON. The session ends first, so that others may be candidates; the store is
+        closed.
+        """
         if not self.failed.done():
             self.failed.set_result(errors.MasterFenced(reason))
         if self._ticking is not None:
@@ -193,7 +193,7 @@ class RunningReplica:
                 await asyncio.to_thread(self._device.close)
 
     async def _write_last_mark(self) -> None:
-        """Write how far acknowledged records reach before the session ends; wait only for a moment."""
+        """Write how far acknowledged records reach before the session ends; wait only for a short time."""
         asked = self.core.last_mark(self.now_ms())
         for effect in asked:
             self._carry_out(effect)
@@ -203,7 +203,7 @@ class RunningReplica:
                     await asyncio.sleep(TICK_MS / 10_000)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run WORK until the end; if it fails, all does."""
+        """Run WORK until the end; if it fails, the replica fails."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
 
@@ -218,15 +218,13 @@ class RunningReplica:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Carry out nothing any more."""
+        """Fail the replica: execute no more effects."""
         if not self.failed.done():
             if not isinstance(error, errors.PocketMQError):
-                logger.error("a replica failed", exc_info=error)
+                logger.error("replica failed", exc_info=error)
             self.failed.set_result(error if isinstance(error, Exception) else Exception(error))
             if self.office is not None:
                 self._end_office(str(error))
-
-    # --- what is seen of it
 
     @property
     def store(self) -> MessageStore:
@@ -240,13 +238,13 @@ class RunningReplica:
 
     @property
     def damaged(self) -> tuple[int, int]:
-        """How many places of the log are known to be damaged, and how many were healed since the start."""
+        """The number of damaged places in the log, and of those repaired since the start."""
         known = self._device.store.damages.known if self._device.is_open else None
         return (0, 0) if known is None else (len(known), known.healed)
 
     @property
     def _others(self) -> Mapping[int, str]:
-        """Where the other replicas of the set are reached, the master first: it learns so what is damaged there."""
+        """Addresses of the other replicas, the master first: so it learns what is damaged in its log."""
         replicas = self.core.seen.cell.replicas if self.core.seen else {}
         others = sorted(replicas.keys() - {self.settings.replica_id})
         others.sort(key=lambda one: one != self.core.master)
@@ -258,16 +256,16 @@ class RunningReplica:
 
     @property
     def follower_view(self) -> FollowerView | None:
-        """What it has of a master's log and tables; None: it follows none, or that is being replaced."""
+        """The master's log and tables that it has; None: it follows none, or they are being replaced."""
         device, tables = self._device, self._state.tables
         if tables is None or not device.is_open or self._is_working:
             return None
         return FollowerView(device.store, tables, self.core.epoch_seen, self._is_current())
 
     def _is_current(self) -> bool:
-        """Has it all that its master had confirmed when it was heard last, and is that the master as far as is known?
+        """Return whether it has everything that the known master had confirmed in its last frame.
 
-        That was a heartbeat ago, or SILENT_MS at the most: the link is closed then.
+        That was one heartbeat ago, up to SILENT_MS: then the link is closed.
         """
         core, link = self.core, self._links.get(self._heard.link)
         return (
@@ -280,17 +278,17 @@ class RunningReplica:
 
     @property
     def hears_master(self) -> bool:
-        """Is it connected to the master that it follows?"""
+        """Whether it is connected to the master that it follows."""
         return any(isinstance(one, MasterLink) and one.is_open for one in self._links.values())
 
     @property
     def refused(self) -> errors.ConfigError | None:
-        """Why the live node was refused; None: it was not, or was not announced yet."""
+        """Why the live node was refused; None: it was accepted, or not announced yet."""
         return self._sessions.refused
 
     @property
     def end_offset(self) -> int:
-        """Where the log ends, as far as followers may be sent it."""
+        """The end of the log that followers may have."""
         return self.core.end
 
     @property
@@ -331,10 +329,8 @@ class RunningReplica:
             )
         return reply
 
-    # --- inputs
-
     def _give(self, feed: _Input) -> None:
-        """Give the core an input, once the effects of those before are carried out."""
+        """Pass FEED to the core, once the effects of earlier inputs are executed."""
         if self.failed.done():
             return
         self._inputs.append(feed)
@@ -354,9 +350,7 @@ class RunningReplica:
                     self._effects.extend(self._inputs.popleft()(self.core))
                 else:
                     break
-        except (
-            Exception
-        ) as error:  # The edge: whatever it is, the replica begins again from its device.
+        except Exception as error:  # Whatever the error is, the replica restarts from its disk.
             self._fail(error)
         self._is_working = False
         self._release_idle()
@@ -372,14 +366,14 @@ class RunningReplica:
         self._idle.clear()
 
     def _idle_later(self) -> Awaitable[None] | None:
-        """Return what is done once nothing blocks; None: nothing does."""
+        """Return a future that is done when nothing blocks; None: nothing does."""
         if not self._is_working or self.failed.done():
             return None
         waiting = self._loop.create_future()
         self._idle.append(waiting)
         return waiting
 
-    # of the metadata store
+    # Inputs of the metadata store.
 
     def session_began(self) -> None:
         self._give(lambda core: core.session_began(self.now_ms()))
@@ -403,7 +397,7 @@ class RunningReplica:
         self._give(lambda core: core.registry_seen(cell, live, self.now_ms(), mark))
 
     def mark_written(self, found: VersionedEndMark | None) -> None:
-        if self.failed.done():  # It ends, and waits for its last mark.
+        if self.failed.done():  # It is stopping, and waits for its last mark.
             self.core.mark.written(found)
         self._give(lambda core: core.mark_written(found, self.now_ms()))
 
@@ -416,7 +410,7 @@ class RunningReplica:
     def set_unknown(self) -> None:
         self._give(lambda core: core.set_unknown(self.now_ms()))
 
-    # of links
+    # Inputs of links.
 
     def followed(self, stream: Stream) -> FollowerLink:
         """A replica wants to follow over STREAM."""
@@ -460,7 +454,7 @@ class RunningReplica:
     def _take_state(
         self, core: ReplicaCore, link: int, state: pb.FollowState
     ) -> list[effects.Effect]:
-        """In its turn among the bytes: what the log has later relies on it."""
+        """Handle it in its order among the bytes: later bytes of the log rely on it."""
         try:
             self._state.take(link, state, core.epoch_seen, core.confirm)
         except errors.InvalidArgument as error:
@@ -481,7 +475,7 @@ class RunningReplica:
             self._not_followed.tell(f"replica {known.master}: {reason}")
         self._give(lambda core: core.link_closed(link))
 
-    # of the broker that is master
+    # Inputs of the broker that is master.
 
     def _appended(self, epoch: int, end: int) -> None:
         def appended(core: ReplicaCore) -> list[effects.Effect]:
@@ -500,7 +494,7 @@ class RunningReplica:
 
     @property
     def replicas(self) -> frozenset[int]:
-        """The ids of the set, as far as is known."""
+        """The ids of the replicas of the set, as far as known."""
         return frozenset(self.core.seen.cell.replicas if self.core.seen else ())
 
     def has_state(self, replica: int) -> bool:
@@ -522,17 +516,15 @@ class RunningReplica:
         return bool(asked)
 
     def accept_loss(self) -> None:
-        """Be a candidate even though others may have more of the log."""
+        """Become a candidate even though others may have more of the log."""
         self._give(lambda core: core.accept_loss(self.now_ms()))
-
-    # --- time
 
     def _tick(self) -> None:
         self._ticking = self._loop.call_later(TICK_MS / 1000, self._tick)
         if self.office is not None:
             self.office.look_at_lease()
         if self._is_working:
-            return  # Its device is busy: what is due then comes with the next one.
+            return  # The disk is busy: the next tick does what is due.
         now_ms = self.now_ms()
         self._give(lambda core: core.tick(now_ms))
         if self._is_working or self.failed.done():
@@ -548,7 +540,7 @@ class RunningReplica:
                 link.tick()
 
     def _tick_store(self, now_ms: int) -> None:
-        """Do what is due in the store; of one that is led the broker does most."""
+        """Do periodic work of the store; while it is led, the broker does most of it."""
         store, config = self.store, self._device.config
         if store.health.failure is not None:
             raise store.health.failure
@@ -560,7 +552,9 @@ class RunningReplica:
             if self._is_due("producers", now_ms, PRODUCERS_TICK_MS):
                 self._device.producers.tick()
         elif self.office is not None and store.max_log_offset > self.core.end:
-            self._appended(self.office.epoch, store.max_log_offset)  # A file was closed by its age.
+            self._appended(
+                self.office.epoch, store.max_log_offset
+            )  # A file may have been closed because of its age.
         if store.min_log_offset != self.core.min_offset and store.log.files.files:
             self.core.log_begins(store.min_log_offset)
         if (damaged := self.damaged[0]) != self.core.damaged:
@@ -569,14 +563,14 @@ class RunningReplica:
             self._spawn(self._keep_progress())
 
     def _clean(self, store: MessageStore) -> None:
-        """Do one round of retention, of what the master has not either; what fails is done in a later one."""
+        """Delete files that the master does not have either; errors are retried later."""
         try:
             store.clean(lambda: self._master_min_offset)
         except errors.PocketMQError as error:
             self._not_kept.tell(error.message)
 
     async def _keep_progress(self) -> None:
-        """Note how far this replica is; the next time if that fails."""
+        """Write the progress of this replica; the next call retries it after an error."""
         try:
             core = self.core
             await asyncio.to_thread(self._device.keep_progress, core.confirm, core.confirm_epoch)
@@ -589,17 +583,15 @@ class RunningReplica:
         self._due_ms[what] = now_ms + every_ms
         return True
 
-    # --- effects
-
     def _carry_out(self, effect: effects.Effect) -> _Blocking | None:
-        """Carry EFFECT out; if it blocks return what does so."""
+        """Execute EFFECT; if it blocks, return the function that executes it."""
         if self._stopping is not None and isinstance(effect, _OF_LOG):
             return partial(self._after_stop, effect)
         act: Callable[[Any], _Blocking | None] = self._acts[type(effect)]
         return act(effect)
 
     def _all_acts(self) -> dict[type, Callable[[Any], _Blocking | None]]:
-        """Return what carries out effects of each class."""
+        """Return the functions that execute effects, by class."""
         sessions = self._sessions
         return {
             effects.KeepState: lambda effect: partial(self._keep_state, effect),
@@ -624,13 +616,13 @@ class RunningReplica:
             effects.Confirm: self._confirm,
         }
 
-    # on links
+    # Effects on links.
 
     def _follow(self, effect: effects.Follow) -> None:
         for known in list(self._links.values()):
             if isinstance(known, MasterLink):
                 if known.master == effect.master:
-                    return  # It is dialled already, or about to end.
+                    return  # It is connected or connecting already, or about to end.
                 self._close_link(effects.CloseLink(known.number, "another replica is master"))
         number = self._next_link()
         channel = self._parts.dial(effect.address)
@@ -666,7 +658,7 @@ class RunningReplica:
                 self._not_followed.tell(f"replica {link.master}: {effect.reason}")
             link.close(effect.reason)
 
-    # on disk
+    # Effects on the disk.
 
     async def _keep_state(self, effect: effects.KeepState) -> None:
         if effect.reason:
@@ -686,7 +678,9 @@ class RunningReplica:
             self.store.flush_soon()
 
     def _report(self, offset: int) -> None:
-        """Tell the master that its log is damaged at OFFSET: this replica begins again, and cannot take it before."""
+        """Report damage of the master's log at OFFSET to the master: this replica restarts, and cannot take it until
+        repaired.
+        """
         address = self._others.get(self.core.master)
         if address is not None:
             task = self._loop.create_task(self.healer.report(address, offset))
@@ -701,12 +695,12 @@ class RunningReplica:
         self._tell_cut(self.store.max_log_offset)
 
     async def _begin_anew(self, effect: effects.BeginAnew) -> None:
-        logger.error("the store is given up for another beginning reason=%s", effect.reason)
+        logger.error("store replaced by an empty one reason=%s", effect.reason)
         await self._replace_log(self._device.begin_anew)
         self._tell_cut(effect.begin)
 
     async def _replace_log(self, act: Callable[[], None]) -> None:
-        """Run ACT on the store, which may open another one."""
+        """Run ACT on the store; it may open another one."""
         before = self.store
         self._state.rest()
         await asyncio.to_thread(act)
@@ -720,11 +714,11 @@ class RunningReplica:
         synced = end if is_empty else min(end, self.store.flushed_offset)
         self._inputs.appendleft(lambda core: core.log_cut(end, synced, self.now_ms()))
 
-    # in office
+    # Effects of leadership.
 
     def _become_master(self, effect: effects.BecomeMaster) -> None:
         logger.warning(
-            "this replica is master set=%s replica=%d epoch=%d start=%d",
+            "replica became master set=%s replica=%d epoch=%d start=%d",
             self.settings.set_name,
             self.settings.replica_id,
             effect.epoch,
@@ -769,8 +763,8 @@ class RunningReplica:
 
     def _step_down(self, effect: effects.StepDown) -> None:
         if self.office is None:
-            return  # It was elected, but had not started.
-        logger.warning("this replica is master no more reason=%s", effect.reason)
+            return  # It was elected, but has not started.
+        logger.warning("replica stopped being master reason=%s", effect.reason)
         self._end_office(effect.reason)
         self._stopping = self._loop.create_task(self._stop_leading())
         self._stopping.add_done_callback(self._note_failure)
@@ -780,7 +774,7 @@ class RunningReplica:
         office, self.office = self.office, None
         mine = self.settings
         error = errors.MasterFenced(
-            f"replica {mine.replica_id} of {mine.set_name!r} is master no more: {reason}",
+            f"replica {mine.replica_id} of {mine.set_name!r} is not the master any more: {reason}",
             epoch=str(office.epoch),
         )
         office.end(error)
@@ -793,7 +787,7 @@ class RunningReplica:
         await self._parts.roles.follow()
 
     async def _after_stop(self, effect: effects.Effect) -> None:
-        """Carry EFFECT out after the master's services have stopped, and the log ends where the core expects it."""
+        """Execute EFFECT after the broker has stopped, if the log ends where the core expects it."""
         assert self._stopping is not None
         await asyncio.shield(self._stopping)  # It continues also if this replica ends.
         self._stopping = None

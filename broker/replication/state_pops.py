@@ -1,9 +1,9 @@
 """Replicated deliveries: the journal of messages in flight (pop).
 
-A full frame is the current content of the journal (pop/journal.py), a diff what was written since, as changes of
+A full frame is the present content of the journal (pop/journal.py). A diff has what was written since, as changes of
 pop/journal_format.py. The follower stores them in the same files: a full frame as a snapshot, diffs as frames of a
-journal. So a new master finds them like its own after a kill: deliveries that it does not know are repeated. After
-DIFFS_MIN bytes, or DIFFS_RATIO times the last full frame, a full frame is sent again.
+journal. So a new master finds them like its own after a kill; deliveries that are missing are repeated. After DIFFS_MIN
+bytes, or DIFFS_RATIO times the last full frame, a full frame is sent again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FILE_BYTES: Final = 4 << 20
 
 
 class PopsPart:
-    """What JOURNAL says, for followers."""
+    """The deliveries in JOURNAL, for followers."""
 
     file = POPS_FILE
     is_kept = False
@@ -41,7 +41,7 @@ class PopsPart:
         self.on_change: list[Callable[[], None]] = []
         self.count = 1
         self._generation = journal.generation
-        #: What was written, with the count that it came with; what came with _FLOOR or before is gone.
+        #: Diffs with their counts; those up to _FLOOR were dropped.
         self._diffs: deque[tuple[int, bytes]] = deque()
         self._diffs_size = self._whole_size = 0
         self._floor = 1
@@ -88,7 +88,7 @@ class PopsSink:
         self._file: Mapping | None = None
         self._number = self._at = self._frame = 0
         self._dirty: list[Syncable] = []
-        #: Does the folder hold exactly what a master sent?
+        #: Whether the folder has exactly what a master sent.
         self._is_told = False
 
     def read(self, content: bytes) -> bytes:
@@ -102,7 +102,7 @@ class PopsSink:
             self._put(said)
 
     def _begin(self, content: bytes) -> None:
-        """Have CONTENT be all there is."""
+        """Replace everything with CONTENT."""
         self._disk.make_folders(self._folder)
         listing = Listing.of(self._disk, self._folder)
         number = max(listing.last, self._number) + 1

@@ -1,14 +1,14 @@
 """Replicated tables of a follower, in the files in which a broker expects them. state_source.py describes the frames.
 
-    topics, groups      as in a broker: on disk (journal) at once, the file itself follows
-    the rest            in memory at once, in the file soon, once the log is on disk as far as the table refers to it
+topics, groups      as in a broker: on disk (journal) at once, then in the file itself
+the rest            in memory at once; in the file soon, once the log that the table depends on is on disk
 
 A frame waits until the log is confirmed here up to its `log_offset`; topics and groups do not wait. It is acknowledged
-when it survives a power cut. A kill leaves each file as before or after a frame. After a start the follower reports
+when it survives a power cut. A kill leaves each file as before or after a frame. After a start, the follower reports
 that it has nothing, and gets full tables.
 
-A full frame removes what it does not have. Removed topics, groups or offsets that a former master may have accepted
-are first written to `<root>/pocketmq/set-aside/FILE.N`, and never deleted.
+A full frame removes entries that it does not have. Removed topics, groups or offsets that a former master may have
+accepted are first written to `<root>/pocketmq/set-aside/FILE.N`, and never deleted.
 
 Limit: HELD_BYTES_MAX bytes wait for the log. The event loop owns it; a thread writes.
 """
@@ -43,40 +43,41 @@ logger = logging.getLogger(__name__)
 
 HELD_BYTES_MAX: Final = 2 * STATE_SIZE_MAX
 SET_ASIDE_FOLDER: Final = "set-aside"
-#: Unless a hand-over waits, a file is written at most so often, and for at most one in _SHARE of the time.
+#: Minimum interval of writes of a file, and its share of time (one in _SHARE), unless a transfer of
+#: leadership waits.
 _SAVE_MS: Final = 100
 _SHARE: Final = 10
-#: Scheduled messages that are entered per tick: some milliseconds each.
+#: Pages of scheduled messages that are entered per tick: a few milliseconds each.
 _TIMER_PAGES: Final = 5
-#: How often topics and groups are written whole, if they changed.
+#: How often the complete tables of topics and groups are written, if they changed.
 _TABLES_MS: Final = 1_000
 
-#: Entries by key, None for what is gone.
+#: Entries by key; None: the entry was removed.
 Entries = dict[EntryKey, Any]
 
 
 class SinkPart(Protocol):
-    """What a follower does with one file."""
+    """The follower's copy of one file."""
 
     is_kept: bool
 
     def read(self, content: bytes) -> Any:
-        """Return what CONTENT says; raises ValueError, LookupError, TypeError or AttributeError."""
+        """Return the changes in CONTENT; raises ValueError, LookupError, TypeError or AttributeError."""
 
     def apply(self, said: Any, *, whole: bool, log_offset: int) -> None:
-        """Take in what was SAID. WHOLE: there is nothing else. Raises StoreError."""
+        """Apply SAID. WHOLE: remove everything else. Raises StoreError."""
 
     def when_safe(self, done: Safe) -> None:
         """Call DONE once everything applied is on disk, or with the error."""
 
     def close(self) -> None:
-        """Have it all in the file now; its threads have ended. Raises StoreError."""
+        """Write everything to the file now; its threads have ended. Raises StoreError."""
 
 
 class StateSink:
-    """The state of the follower whose log STORE has. ACKNOWLEDGE is called with what is to be sent to the master.
+    """The replicated tables of the follower with the log of STORE. ACKNOWLEDGE sends a frame to the master.
 
-    UNIX_MS dates versions of tables, NOW_MS is a clock that is not set back.
+    UNIX_MS dates versions of tables. NOW_MS is a clock that is not set back.
     """
 
     def __init__(
@@ -112,14 +113,14 @@ class StateSink:
         self._safe = dict.fromkeys(self._parts, 0)
         self._held: deque[tuple[pb.FollowState, Any]] = deque()
         self._held_bytes = 0
-        #: Which files are being saved; and when each may be again.
+        #: Files that are being saved, and when each may be saved again.
         self._saving: set[str] = set()
         self._save_after_ms: dict[str, int] = {}
         self._tables_ms = 0
         self._is_open = True
 
     def start(self) -> None:
-        """Begin to write in a thread; the store has started."""
+        """Start to write in a thread; the store has started."""
         self._saver.start()
         for kept in self._kept:
             kept.table.start(self._saver, self._store.flusher, self._store.call_owner)
@@ -128,7 +129,7 @@ class StateSink:
 
     @property
     def tables(self) -> FollowerTables:
-        """What was taken in."""
+        """The applied tables."""
         return FollowerTables(
             self._topics.table.entries,
             self._tables.commit_texts,
@@ -137,11 +138,9 @@ class StateSink:
             self._groups.table.entries,
         )
 
-    # --- following
-
     def begin(self) -> dict[str, int]:
         """Start a link to a master: return the versions on disk, for the hello."""
-        # These tables are from this broker's own time as a master.
+        # Leases and delay progress are from this broker's own time as a master.
         self._tables.forget_own()
         self._held.clear()
         self._held_bytes = 0
@@ -149,16 +148,17 @@ class StateSink:
         return dict(self._safe)
 
     def take(self, frame: pb.FollowState, confirm: int) -> None:
-        """Take FRAME of the master; the log is confirmed here up to CONFIRM.
+        """Accept FRAME of the master. The log is confirmed here up to CONFIRM.
 
-        Raises InvalidArgument for an invalid frame: the link has to end, and nothing has changed. StoreError: it was
-        not applied, and is sent again over the next link.
+        Raises:
+            InvalidArgument: The frame is invalid; nothing has changed, and the link must end.
+            StoreError: The frame was not applied; it is sent again over the next link.
         """
         check_state(frame)
         part = self._parts.get(frame.file)
         if part is None:
             raise InvalidArgument(
-                f"file {frame.file!r} is none that this follower keeps: {', '.join(self._parts)}",
+                f"file {frame.file!r} is unknown to this follower: it has {', '.join(self._parts)}",
                 field="file",
                 value=frame.file,
             )
@@ -166,7 +166,7 @@ class StateSink:
         whole = frame.WhichOneof("content") == "whole"
         if not whole and not frame.base <= received < frame.version:
             raise InvalidArgument(
-                f"diff of {frame.file!r} goes from version {frame.base} to {frame.version}, and {received} came last",
+                f"diff of {frame.file!r} goes from version {frame.base} to {frame.version}, the last was {received}",
                 field="base",
                 value=frame.base,
                 limit=received,
@@ -187,7 +187,7 @@ class StateSink:
         size = frame.ByteSize()
         if self._held and self._held_bytes + size > HELD_BYTES_MAX:
             raise InvalidArgument(
-                f"{self._held_bytes + size} bytes of state wait for the log, and {HELD_BYTES_MAX} are the limit",
+                f"{self._held_bytes + size} bytes of state wait for the log, the limit is {HELD_BYTES_MAX}",
                 limit=HELD_BYTES_MAX,
                 value=self._held_bytes + size,
             )
@@ -195,7 +195,7 @@ class StateSink:
         self._held_bytes += size
 
     def confirmed(self, confirm: int) -> None:
-        """The log is confirmed here up to CONFIRM: take in what waited for that. Raises StoreError."""
+        """The log is confirmed here up to CONFIRM: apply the frames that waited for it. Raises StoreError."""
         while self._held and self._held[0][0].log_offset <= confirm:
             frame, said = self._held[0]
             self._apply(self._parts[frame.file], frame, said)
@@ -206,7 +206,8 @@ class StateSink:
         whole = frame.WhichOneof("content") == "whole"
         part.apply(said, whole=whole, log_offset=frame.log_offset)
         self._applied[frame.file] = frame.version
-        # What reached the disk since the hello is sent again over this link, and must be acknowledged over it.
+        # What is on disk since the hello is sent again over this link, and must be acknowledged
+        # over it.
         if part.is_kept or frame.version == self._safe[frame.file]:
             self._save(frame.file)
 
@@ -230,7 +231,7 @@ class StateSink:
     def when_kept(self, tell: Callable[[], None]) -> None:
         """Call TELL once the topics and groups received so far are on disk; never, if that fails.
 
-        Then the log refers to nothing that a power cut could take.
+        Then the log depends on nothing that a power cut could lose.
         """
         waiting = len(self._kept)
 
@@ -244,7 +245,7 @@ class StateSink:
             kept.when_safe(safe)
 
     def tick(self) -> None:
-        """Write what is due; to be called every 100 ms."""
+        """Write what is due. Call this every 100 ms."""
         now_ms = self._now_ms()
         self._timers.go_on(_TIMER_PAGES)
         self._topics.delete_queues(self._store.max_log_offset)
@@ -258,7 +259,7 @@ class StateSink:
                 kept.table.tick()
 
     def _unsaved(self) -> list[str]:
-        """Return which files have what no save will acknowledge."""
+        """Return the files with changes that no running save includes."""
         return [
             name
             for name, part in self._parts.items()
@@ -268,17 +269,15 @@ class StateSink:
         ]
 
     def save(self) -> None:
-        """Write what was taken in at once, however often that was done of late: a hand-over waits for it."""
+        """Write all changes at once, without the minimum interval: a transfer of leadership waits for it."""
         for name in self._unsaved():
             self._save(name)
         self._timers.go_on(_TIMER_PAGES)
 
-    # --- ending
-
     def lead(self) -> None:
         """Stop following: write every file, so that a broker finds everything. Raises StoreError.
 
-        The log is that of a master now, so all of it counts.
+        The log is that of a master now, so all of it is valid.
         """
         self.confirmed(self._store.max_log_offset)
         self._topics.delete_queues(None)
@@ -298,7 +297,7 @@ class StateSink:
         self._held.clear()
         errors: list[PocketMQError] = []
         try:
-            # Tables that wait for the log are saved by the thread then: nothing is written any later.
+            # Tables that wait for the log are saved by the thread now: nothing is written later.
             if self._offsets.offsets.is_ahead_of_log or self._levels.is_ahead_of_log:
                 self._store.flush()
         except PocketMQError as error:
@@ -315,7 +314,7 @@ class StateSink:
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """What tells the journal of tables the time."""
+    """The clock of the journal of tables."""
 
     unix_ms: Callable[[], int]
     now_ms: Callable[[], int]
@@ -325,17 +324,17 @@ class _Clock:
 
 
 def _entries(content: bytes, maps: tuple[str, ...]) -> Entries:
-    """Return what CONTENT says of MAPS; raises ValueError."""
+    """Return the entries of MAPS in CONTENT; raises ValueError."""
     found: Entries = {}
     for name, entries in read_state(content).items():
         if name not in maps:
-            raise ValueError(f"map {name[:64]!r} is none of {', '.join(maps)}")
+            raise ValueError(f"map {name[:64]!r} is unknown, not one of {', '.join(maps)}")
         found |= {EntryKey(name, key): entry for key, entry in entries.items()}
     return found
 
 
 def _set_aside(store: MessageStore, file: str, entries: Entries) -> None:
-    """Write ENTRIES of FILE, which the master does not have, to a file of their own."""
+    """Write ENTRIES of FILE, which the master does not have, to a separate file."""
     if not entries:
         return
     folder = f"{store.config.own_folder}/{SET_ASIDE_FOLDER}"
@@ -356,7 +355,7 @@ def _set_aside(store: MessageStore, file: str, entries: Entries) -> None:
 
 
 class KeptSink:
-    """The table FILE, of FORM, of topics or of groups, and the queues of topics that were deleted."""
+    """The table FILE with FORM, of topics or of groups, and the queues of deleted topics."""
 
     is_kept = True
 
@@ -374,7 +373,7 @@ class KeptSink:
             StateFile(store.disk, store.config.path, file), form, unix_ms
         )
         self.when_safe = self.table.when_safe
-        #: Topics that were deleted, and where the log ended then.
+        #: Deleted topics, and the end of the log at that time.
         self._deleted: dict[str, int] = {}
 
     def read(self, content: bytes) -> tuple[Entries, dict[str, int]]:
@@ -403,7 +402,7 @@ class KeptSink:
         self._deleted |= deleted
 
     def delete_queues(self, log_end: int | None) -> None:
-        """Delete the queues of topics that were deleted before LOG_END (None: whenever), and hold nothing newer.
+        """Delete the queues of topics that were deleted before LOG_END (None: at any time), without newer messages.
 
         Raises DiskFailure, StoreClosed.
         """
@@ -417,7 +416,7 @@ class KeptSink:
 
 
 class OffsetsSink:
-    """What groups have finished."""
+    """The committed offsets of groups."""
 
     is_kept = False
 
@@ -452,7 +451,7 @@ class OffsetsSink:
 
 
 class LevelsSink:
-    """How far delivery of each delay level has come."""
+    """The progress of each delay level."""
 
     is_kept = False
 
@@ -470,7 +469,7 @@ class LevelsSink:
 
     @property
     def is_ahead_of_log(self) -> bool:
-        """Return whether it refers to a part of the log that may not be on disk."""
+        """Return whether it depends on a part of the log that may not be on disk."""
         return self._store.flushed_offset < self._log_end
 
     def read(self, content: bytes) -> dict[int, int]:
@@ -512,5 +511,5 @@ class LevelsSink:
 
 def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{value!r} is no whole number")
+        raise ValueError(f"{value!r} is not a whole number")
     return value

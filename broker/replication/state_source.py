@@ -37,14 +37,14 @@ from .frames import STATE_SIZE_MAX, VERSION_BITS
 
 logger = logging.getLogger(__name__)
 
-#: Somewhat less than a tick, so that each tick counts.
+#: A little less than a tick, so that each tick counts.
 COALESCED_MS: Final = 90
 FRAMES_MAX: Final = 64
 RECENT_MAX: Final = 200_000
 DELETED_MAX: Final = 10_000
 
 TOPICS_FILE: Final = "topics.json"
-#: Besides the file's map: by name, where the log ended when a topic was deleted.
+#: An additional map of the file: the end of the log when a topic was deleted, by name.
 DELETED: Final = "deleted"
 GROUPS_FILE: Final = "subscriptionGroup.json"
 DELAYS_FILE: Final = "delayOffset.json"
@@ -54,83 +54,83 @@ Replicated: TypeAlias = Callable[[PocketMQError | None], None]
 
 
 class EntryKey(NamedTuple):
-    """An entry of a file: which of its maps has it, and under which name."""
+    """An entry of a file: its map, and its name there."""
 
     map: str
     name: str
 
 
 class StateTable(Protocol):
-    """A table that followers are to have."""
+    """A table that is replicated to followers."""
 
     @property
     def file(self) -> str:
-        """Its name on the stream."""
+        """Its name in frames."""
         ...
 
     @property
     def on_change(self) -> list[Callable[[], None]]:
-        """Called in the turn of each change, if its change is not to wait."""
+        """Called in the turn of each change, if the change must not wait."""
         ...
 
     def take_changed(self) -> Iterable[EntryKey]:
-        """Return which entries changed or went since the last call; the first one begins to watch."""
+        """Return the entries that changed or were removed since the last call; the first call starts watching."""
         ...
 
     def keys(self) -> Iterable[EntryKey]:
-        """Return which entries there are."""
+        """Return the keys of all entries."""
         ...
 
     def entry(self, key: EntryKey) -> Any:
-        """Return the entry KEY as JSON; None: it is gone."""
+        """Return the entry KEY as JSON; None: it was removed."""
         ...
 
 
 class StatePart(Protocol):
-    """What of the state one file has. COUNT grows with what changes; 0 is nothing."""
+    """The replicated content of one file. COUNT grows with each change; 0: no content."""
 
     @property
     def file(self) -> str:
-        """Its name on the stream."""
+        """Its name in frames."""
         ...
 
     @property
     def is_kept(self) -> bool:
-        """Is each change answered only when all in sync have it?"""
+        """Whether each change is answered only when all replicas in sync have it."""
         ...
 
     @property
     def count(self) -> int:
-        """How often it has changed, as far as `look` has seen."""
+        """The number of changes that `look` has seen."""
         ...
 
     @property
     def on_change(self) -> list[Callable[[], None]]:
-        """Called in the turn of each change of what is kept."""
+        """Called in the turn of each change, if the part is kept."""
         ...
 
     def look(self) -> None:
-        """Take note of what has changed."""
+        """Record what has changed."""
         ...
 
     def behind(self, base: int) -> bytes | None:
-        """Return what changed after count BASE; None: that is no longer known."""
+        """Return the changes after count BASE; None: they are not known any more."""
         ...
 
     def whole(self) -> bytes:
-        """Return all of it."""
+        """Return the complete content."""
         ...
 
 
 @dataclass(slots=True)
 class _Link:
-    """What was sent over a link, by file: counts. NEEDED: what it lacked of at its hello."""
+    """The counts that were sent over a link, by file. NEEDED: the counts that it lacked at its hello."""
 
     replica: int
     sent: dict[str, int]
     acked: dict[str, int]
     needed: dict[str, int] = field(default_factory=dict)
-    #: Sent and not acknowledged: file, count, bytes.
+    #: Sent and unacknowledged frames: file, count, bytes.
     under_way: list[tuple[str, int, int]] = field(default_factory=list)
 
     def has_room(self, size: int) -> bool:
@@ -143,7 +143,7 @@ class _Link:
 class StateSource:
     """Sends PARTS, the tables of the master of EPOCH, to followers.
 
-    OTHERS returns the other replicas of the maximal set, LOG_END the end of the log.
+    OTHERS returns the other replicas of the maximal set. LOG_END returns the end of the log.
     """
 
     def __init__(
@@ -158,29 +158,29 @@ class StateSource:
         self._log_end = log_end
         self._others = others
         self._links: dict[int, _Link] = {}
-        #: What each replica ever acknowledged of this epoch.
+        #: The counts that each replica has ever acknowledged in this epoch.
         self._has: dict[int, dict[str, int]] = {}
         #: Versions by file that all others must have before the callback is called.
         self._waiting: list[tuple[dict[str, int], Replicated]] = []
         self._coalesced_ms: int | None = None
         self._error: PocketMQError | None = None
-        #: By file: with which count, and after which one, it was too large to send.
+        #: By file: the count of a frame that was too large to send, and its base.
         self._too_large: dict[str, tuple[int, int]] = {}
         for part in self._parts.values():
             part.look()
 
-    # --- links
-
     def hello(
         self, link: int, replica: int, versions: Mapping[str, int]
     ) -> list[tuple[int, pb.FollowState]]:
-        """REPLICA follows over LINK and has VERSIONS, of the files that it knows: return what it lacks, to be sent
-        before any byte of the log."""
+        """Return the frames for REPLICA, which follows over LINK and has VERSIONS, by file.
+
+        They must be sent before any byte of the log.
+        """
         self._look(kept_only=False)
         known = {name: self._count_of(versions[name]) for name in versions if name in self._parts}
         for name, count in known.items():
             if count > self._parts[name].count:
-                known[name] = 0  # It was never sent: the follower gets all.
+                known[name] = 0  # It has another master's: the follower gets everything.
         found = _Link(replica, known, dict(known))
         found.needed = {name: self._parts[name].count for name in known}
         self._links[link] = found
@@ -191,11 +191,11 @@ class StateSource:
         return self._frames([link], self._parts)
 
     def lost(self, link: int) -> None:
-        """LINK is no more."""
+        """LINK was closed."""
         self._links.pop(link, None)
 
     def acked(self, link: int, ack: pb.FollowStateAck) -> list[tuple[int, pb.FollowState]]:
-        """The follower over LINK has said ACK; return what may be sent now."""
+        """Record ACK of the follower on LINK; return the frames that may be sent now."""
         found = self._links.get(link)
         if found is None or ack.file not in found.acked:
             return []
@@ -208,8 +208,11 @@ class StateSource:
         return self._frames([link], [name for name in self._parts if self._is_kept(name)])
 
     def has_all(self, replica: int) -> bool:
-        """Has REPLICA, over the link that it has, all topics and groups of now, and of the rest what there was when it
-        connected? Only then it may be elected, and so be in sync."""
+        """Return whether REPLICA has all present topics and groups, and of the other tables what there was at its
+        hello.
+
+        Only then may it be in sync, and so be elected.
+        """
         return any(
             all(
                 found.acked[name] >= (self._parts[name].count if self._is_kept(name) else needed)
@@ -220,7 +223,7 @@ class StateSource:
         )
 
     def has_everything(self, replica: int) -> bool:
-        """Has REPLICA, on its device, all of now?"""
+        """Return whether REPLICA has the present state of all tables on its disk."""
         self._look(kept_only=False)
         return any(
             all(found.acked[name] >= self._parts[name].count for name in found.acked)
@@ -228,18 +231,18 @@ class StateSource:
             if found.replica == replica
         )
 
-    # --- changes
-
     def on_kept_change(self, callback: Callable[[], None]) -> None:
-        """Call CALLBACK in the turn of each change of a kept part: for it to ask what `changed`, before a byte of the
-        log is sent that was appended later."""
+        """Call CALLBACK in the turn of each change of a kept part.
+
+        It must send what `changed` returns before a later byte of the log.
+        """
         for part in self._parts.values():
             part.on_change.append(callback)
 
     def changed(self, now_ms: int, *, all_now: bool = False) -> list[tuple[int, pb.FollowState]]:
-        """Return what is to be sent now, and over which links: call it when a kept part changes, and every 100 ms.
+        """Return the frames to send now, with their links. Call this when a kept part changes, and every 100 ms.
 
-        NOW_MS is of any clock that is not set back. ALL_NOW: nothing waits to go together with what comes later.
+        NOW_MS is of a clock that is not set back. ALL_NOW: no change waits to be sent together with later ones.
         """
         last_ms = self._coalesced_ms
         is_early = last_ms is not None and now_ms - last_ms < COALESCED_MS
@@ -252,7 +255,7 @@ class StateSource:
         return self._frames(list(self._links), names)
 
     def when_replicated(self, tell: Replicated, *files: str) -> None:
-        """TELL once that every other replica of the maximal set has FILES as they are now, on its device."""
+        """Call TELL once every other replica of the maximal set has the present FILES on its disk."""
         if self._error is not None:
             tell(self._error)
             return
@@ -270,8 +273,6 @@ class StateSource:
         for _, one in waiting:
             tell(one, error)
 
-    # --- inside
-
     def _is_kept(self, name: str) -> bool:
         return self._parts[name].is_kept
 
@@ -284,7 +285,7 @@ class StateSource:
                 part.look()
 
     def _settle(self) -> None:
-        """Tell those who waited for what all others have by now."""
+        """Call the waiters whose changes all others have by now."""
         if not self._waiting:
             return
         others = [self._has.get(replica, {}) for replica in self._others()]
@@ -300,7 +301,7 @@ class StateSource:
             tell(told, None)
 
     def _frames(self, links: list[int], names: Iterable[str]) -> list[tuple[int, pb.FollowState]]:
-        """Return a frame for each link of LINKS and each part of NAMES that it lacks, within the limits of links."""
+        """Return a frame for each of LINKS and each part of NAMES that it lacks, within the limits of links."""
         frames: list[tuple[int, pb.FollowState]] = []
         for name in names:
             part = self._parts[name]
@@ -334,7 +335,7 @@ class StateSource:
         if len(content) > STATE_SIZE_MAX:
             if part.file not in self._too_large:
                 logger.error(
-                    "state is too large for followers, which stay out of the in-sync set: delete what is not needed"
+                    "state too large for followers, which stay out of the in-sync set: delete what is not needed"
                     " file=%s bytes=%d limit=%d",
                     part.file,
                     len(content),
@@ -359,7 +360,7 @@ def epoch_of(version: int) -> int:
 
 
 class TablePart:
-    """A TABLE by its entries, which keeps in mind with which count each last changed."""
+    """A TABLE by entries, with the count of the last change of each."""
 
     def __init__(self, table: StateTable, *, is_kept: bool = False) -> None:
         self._table = table
@@ -367,7 +368,7 @@ class TablePart:
         self.is_kept = is_kept
         self.on_change = table.on_change
         self.count = 1
-        #: In the order of the changes; what changed at _FLOOR or before may be missing.
+        #: Keys in the order of changes; those that changed at _FLOOR or before may be missing.
         self._recent: dict[EntryKey, int] = {}
         self._floor = 1
         for _ in table.take_changed():
@@ -406,11 +407,10 @@ class TablePart:
 
 
 class KeptState:
-    """KEPT, the table of topics or of groups, whose map in the file is MEMBERS.
+    """KEPT, the table of topics or of groups, with the name MEMBERS of its map in the file.
 
-    With LOG_END, which returns the end of the log, it notes where the log ended when an entry was deleted in this
-    epoch. If a topic is created again, its queues start again, and older messages do not belong to it. The latest
-    DELETED_MAX deletions are kept.
+    LOG_END returns the end of the log. It is recorded when an entry is deleted in this epoch: if a topic is created
+    again, its queues start again, and older messages do not belong to it. The latest DELETED_MAX deletions are kept.
     """
 
     def __init__(
@@ -457,7 +457,7 @@ class KeptState:
 
 
 class OffsetsState:
-    """What groups have finished: OFFSETS."""
+    """The committed offsets of groups: OFFSETS."""
 
     file = OFFSETS_FILE
 
@@ -482,7 +482,7 @@ class OffsetsState:
 
 
 class LevelsState:
-    """How far delivery of each delay level has come: what OFFSETS returns."""
+    """The progress of each delay level: what OFFSETS returns."""
 
     file = DELAYS_FILE
 
@@ -511,8 +511,10 @@ def table_parts(
     levels: Callable[[], Mapping[int, int]],
     log_end: Callable[[], int],
 ) -> list[StatePart]:
-    """Return the parts of a broker's tables. LEVELS returns the next message of each delay level, LOG_END the end of
-    the log."""
+    """Return the parts of a broker's tables.
+
+    LEVELS returns the next message of each delay level, LOG_END the end of the log.
+    """
     return [
         TablePart(KeptState(TOPICS_FILE, TOPICS.members, topics, log_end), is_kept=True),
         TablePart(KeptState(GROUPS_FILE, GROUPS.members, groups), is_kept=True),

@@ -22,7 +22,7 @@ _ASK_MS: Final = 20
 
 
 class StateStream:
-    """State of one replica. SEND sends a frame over a link, if it is still there."""
+    """The replicated tables of one replica. SEND sends a frame over a link, if it is still open."""
 
     def __init__(
         self, clock: Readings, send: Callable[[int, pb.FollowRequest | pb.FollowReply], None]
@@ -33,13 +33,11 @@ class StateStream:
         #: The link to the master.
         self._upstream = 0
         self._source: StateSource | None = None
-        #: Those who follow: their replica and what they said that they have.
+        #: Followers by link: their replica, and the versions that they have.
         self._hellos: dict[int, pb.FollowHello] = {}
         #: Links that got a Begin.
         self._begun: set[int] = set()
         self._asked_ms = 0
-
-    # --- following
 
     def follow(self, store: MessageStore) -> None:
         """Store replicated tables next to STORE, which has started, from now on. Raises CorruptState."""
@@ -48,7 +46,7 @@ class StateStream:
         self._sink.start()
 
     def rest(self) -> None:
-        """Write all tables to their files, as far as the log here goes: the store is about to be closed."""
+        """Write all tables to their files, as far as the log here reaches: the store is about to be closed."""
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.close()
@@ -60,18 +58,18 @@ class StateStream:
             sink.lead()
 
     def say_hello(self, link: int, hello: pb.FollowHello) -> None:
-        """Add to HELLO, which is about to leave over LINK, what this follower has."""
+        """Add the versions of this follower to HELLO, which is about to be sent over LINK."""
         self._upstream = link
         if self._sink is not None:
             hello.state_versions.update(self._sink.begin())
 
     def take(self, link: int, state: pb.FollowState, epoch: int, confirm: int) -> None:
-        """The master of EPOCH sent STATE over LINK; raises InvalidArgument and StoreError as the sink does."""
+        """Accept STATE from the master of EPOCH over LINK; raises InvalidArgument and StoreError as the sink does."""
         if link == self._upstream and self._sink is not None and state.epoch == epoch:
             self._sink.take(state, confirm)
 
     def save(self, link: int) -> None:
-        """The master at LINK wants all tables on disk: this replica is about to be master."""
+        """The master on LINK wants all tables on disk: this replica is about to become master."""
         if link == self._upstream and self._sink is not None:
             self._sink.save()
 
@@ -95,8 +93,6 @@ class StateStream:
         """The tables that a master has sent; None: this replica follows none."""
         return None if self._sink is None else self._sink.tables
 
-    # --- being followed
-
     def replicate(
         self,
         epoch: int,
@@ -104,7 +100,7 @@ class StateStream:
         log_end: Callable[[], int],
         others: Callable[[], Iterable[int]],
     ) -> StateSource:
-        """Tell followers of PARTS from now on, as the master of EPOCH."""
+        """Send the changes of PARTS to followers from now on, as the master of EPOCH."""
         source = self._source = StateSource(epoch, parts, log_end, others)
         source.on_kept_change(self._tell_changes)
         for link in self._begun & self._hellos.keys():
@@ -112,7 +108,7 @@ class StateStream:
         return source
 
     def heard(self, link: int, hello: pb.FollowHello) -> None:
-        """A follower said HELLO over LINK."""
+        """A follower sent HELLO over LINK."""
         self._hellos[link] = hello
 
     def began(self, link: int) -> None:
@@ -122,39 +118,37 @@ class StateStream:
             self._tell_all(self._source, link)
 
     def acked(self, link: int, ack: pb.FollowStateAck) -> None:
-        """A follower said ACK over LINK."""
+        """A follower sent ACK over LINK."""
         if self._source is not None:
             self._send_states(self._source.acked(link, ack))
 
     def has_state(self, replica: int) -> bool:
-        """May REPLICA, as far as the state goes, be in sync?"""
+        """Return whether REPLICA has the tables that it needs to be in sync."""
         return self._source is not None and self._source.has_all(replica)
 
     def step_down(self, error: MasterFenced) -> None:
-        """Send nothing any more, and fail waiters with ERROR."""
+        """Send no more frames, and fail waiters with ERROR."""
         source, self._source = self._source, None
         self._begun.clear()
         self._hellos.clear()
         if source is not None:
             source.close(error)
 
-    # --- both
-
     def lost(self, link: int) -> None:
-        """LINK is no more."""
+        """LINK was closed."""
         self._hellos.pop(link, None)
         self._begun.discard(link)
         if self._source is not None:
             self._source.lost(link)
 
     def tick(self) -> None:
-        """Do what is due; to be called every 100 ms."""
+        """Do what is due. Call this every 100 ms."""
         if self._sink is not None:
             self._sink.tick()
         self._tell_changes()
 
     def is_told(self, replica: int) -> bool:
-        """Tell followers all that has changed; return whether REPLICA, which is about to be master, has it."""
+        """Send all changes; return whether REPLICA, which is about to become master, has them."""
         if self._source is None:
             return True
         now_ms = self._clock.now_ms()

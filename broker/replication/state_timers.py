@@ -4,7 +4,7 @@ Each replica derives the timer wheel and its log from the message log. The maste
 many messages wait:
 
     {"progress": {"last": [read time in ms, next offset of the timer topic]}, "timingCount": {"topic": 7, …},
-     "begun": {"slot's time in ms": [log offset, due time], …}}         as TimerStore.begun; null: the slot is over
+     "begun": {"slot's time in ms": [log offset, due time], …}}         as TimerStore.begun; null: the slot has ended
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LAST: Final = EntryKey("progress", "last")
 
 
 class TimersState:
-    """What TIMERS have delivered, for followers."""
+    """The delivery progress of TIMERS, for followers."""
 
     file = TIMERS_FILE
 
@@ -78,7 +78,7 @@ class TimersState:
 
 
 class _TimersSaid(NamedTuple):
-    """The content of a frame: what to reach, which slots were started, and how many messages wait."""
+    """The content of a frame: the progress to reach, started slots, and how many messages wait."""
 
     goal: tuple[int, int] | None
     begun: dict[int, tuple[int, int] | None]
@@ -86,7 +86,7 @@ class _TimersSaid(NamedTuple):
 
 
 class TimersSink:
-    """The timers of STORE, which follow a master's; UNIX_MS is the wall clock."""
+    """The timers of STORE, which follow a master's. UNIX_MS returns the wall-clock time."""
 
     file = TIMERS_FILE
     is_kept = False
@@ -94,7 +94,7 @@ class TimersSink:
     def __init__(self, store: MessageStore, unix_ms: Callable[[], int]) -> None:
         self._store = store
         self._unix_ms = unix_ms
-        #: The read time to reach, and up to where to enter before.
+        #: The read time to reach, and the offset up to which messages must be entered before.
         self._goal: tuple[int, int] | None = None
         self._counts: dict[str, int] = {}
         self._waiting: list[Safe] = []
@@ -103,7 +103,7 @@ class TimersSink:
     def read(self, content: bytes) -> _TimersSaid:
         document = read_state(content)
         if document.keys() - {"progress", _COUNTS, _BEGUN}:
-            raise ValueError("it is no progress of timers")
+            raise ValueError("it is not progress of timers")
         goal = None
         if "progress" in document:
             read_ms, queue_offset = document["progress"]["last"]
@@ -128,9 +128,9 @@ class TimersSink:
                 begun[slot_ms] = found
 
     def go_on(self, pages: int | None) -> None:
-        """Enter at most so many PAGES (None: all) of what the master had entered, then be as far as it is.
+        """Enter up to PAGES pages (None: all) that the master had entered, then take over its progress.
 
-        What the store cannot take is tried again with the next call.
+        If the store cannot do it now, the next call retries.
         """
         if self._goal is None and not self._waiting:
             return
@@ -139,7 +139,7 @@ class TimersSink:
                 return
         except PocketMQError as error:
             if not self._is_behind:
-                logger.warning("scheduled messages wait to be entered reason=%s", error.message)
+                logger.warning("scheduled messages not entered yet reason=%s", error.message)
             self._is_behind = True
             return
         self._is_behind = False
@@ -156,7 +156,7 @@ class TimersSink:
             if enter_page(self._store, self._unix_ms(), queue_offset) is None:
                 break
             pages = None if pages is None else pages - 1
-        # What retention took from here is not waited for.
+        # Do not wait for messages that retention deleted here.
         low, _ = self._store.queue_bounds(TIMER_TOPIC, 0)
         if max(timers.queue_offset, low) < queue_offset:
             return False
@@ -165,7 +165,7 @@ class TimersSink:
         return True
 
     def when_safe(self, done: Safe) -> None:
-        # What a power cut takes of it is delivered again, as on a broker alone.
+        # What a power cut loses is delivered again, as on a broker without replicas.
         self._waiting.append(done)
 
     def close(self) -> None:

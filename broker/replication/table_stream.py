@@ -25,7 +25,7 @@ STATISTICS_FILE: Final = "tables/statistics"
 
 
 def stream_file(table: AnyTable) -> str:
-    """Return the name of TABLE on the stream."""
+    """Return the name of TABLE in frames."""
     return f"tables/{table.name}"
 
 
@@ -75,7 +75,7 @@ class TableSink:
                 value = None if row is None else codec.read_value(json.dumps(row).encode())
                 name = key.encode()
                 if len(name) > KEY_BYTES_MAX or (value is None and row is not None):
-                    raise ValueError(f"entry {key[:80]!r} is none of {self._table.name}")
+                    raise ValueError(f"entry {key[:80]!r} is not one of {self._table.name}")
                 said[codec.read_scope(scope.encode()), codec.read_key(name)] = value
         return said
 
@@ -92,4 +92,4 @@ class TableSink:
         self._table.when_durable(done)
 
     def close(self) -> None:
-        """The journal is closed after all parts."""
+        """Does nothing: the journal is closed after all parts."""

@@ -7,7 +7,7 @@ An ensemble that lost its data restarts its zxids, but the metadata written then
 session. A server that is cut off from its ensemble keeps answering reads while the others end the session.
 
 kazoo silently starts a new session after the old one. Here, all operations raise SessionExpired from then on. A session
-without a connection for twice its timeout is given up.
+without a connection for twice its timeout is dropped.
 
 kazoo runs three threads, which pass everything to the event loop by `call_soon_threadsafe`. Limits: `_REQUESTS_MAX`
 requests under way, each up to two thirds of a session.
@@ -41,17 +41,18 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
 logger = logging.getLogger(__name__)
-#: kazoo warns of each attempt to connect. These warnings are dropped: the caller logs the failure once.
+#: kazoo warns of each attempt to connect. These warnings are dropped: the caller logs the failure
+#: once.
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_logger.setLevel(logging.ERROR)
 
 ROOT: Final = "/pocketmq"
-#: A live node per replica, and some changes.
+#: Limit of open requests: a live node per replica, and some changes.
 _REQUESTS_MAX: Final = 2 * REPLICAS_MAX
 _NAME_LENGTH_MAX: Final = 255
 _RECONNECT_S: Final = 0.1
 _CLOSE_S: Final = 3.0
-#: How many times a live node is replaced while another process changes it.
+#: How often a live node is replaced while another process changes it.
 _ANNOUNCE_TRIES: Final = 5
 _LOOK_MS: Final = 100
 _NUMBER_BITS: Final = 64
@@ -77,11 +78,11 @@ class ZooKeeperSession:
         self._client = _client(servers, session_ms, self._log, access)
         self._loop = asyncio.get_running_loop()
         self._requests = 0
-        #: Set by kazoo's thread, before anything of a later session is asked or answered.
+        #: Set by kazoo's thread, before a later session can be used.
         self._is_over = False
-        #: ZooKeeper does not take the account, and ended the session.
+        #: ZooKeeper refused the account, and ended the session.
         self._is_denied = False
-        #: Since when there is no connection; None: there is one.
+        #: Since when there is no connection; None: connected.
         self._lost_ms: int | None = None
         self._id: int | None = None
         self._began = asyncio.Event()
@@ -114,8 +115,8 @@ class ZooKeeperSession:
             await session.close()
             failure = f" (the last attempt: {session._log.failure})" if session._log.failure else ""
             raise RegistryUnavailable(
-                f"no ZooKeeper of {servers} has started a session{failure}: is it running, and can it be reached from"
-                " here, with TLS or without as replication.zookeeper_tls_ca says?",
+                f"no ZooKeeper of {servers} has started a session{failure}: check that it is running, that this machine"
+                " reaches it, and that it uses TLS or not as replication.zookeeper_tls_ca says",
                 servers=servers,
             ) from None
         except BaseException:
@@ -130,17 +131,18 @@ class ZooKeeperSession:
 
     @property
     def id(self) -> int | None:
-        """The number by which ZooKeeper calls the owner of an ephemeral node."""
+        """The number of the session at ZooKeeper: the owner of its ephemeral nodes."""
         return self._id
 
     def listen(self, on_beat: Callable[[bool], None]) -> None:
-        """Call ON_BEAT(False) at each beat, ON_BEAT(True) when the connection is there again or the session over."""
+        """Call ON_BEAT(False) at each beat, and ON_BEAT(True) after a new connection or the end of the session."""
         self._on_beat = on_beat
 
     async def ask(self, request: Callable[[KazooClient], Any], *, commits: bool = False) -> Any:
-        """Return what REQUEST, an asynchronous call of kazoo, is answered; COMMITS: a quorum has to agree to it.
+        """Return the answer to REQUEST, an asynchronous call of kazoo. COMMITS: it needs the commit of a quorum.
 
-        Raises kazoo's errors that are answers (NoNodeError, BadVersionError, …) as they are, others as `Registry` says.
+        kazoo's errors that are answers (NoNodeError, BadVersionError, …) are raised unchanged, others as `Registry`
+        says.
         """
         from kazoo import exceptions
 
@@ -174,8 +176,8 @@ class ZooKeeperSession:
                 f"user {self.access.user!r}" if self.access.auth else "a client without an account"
             )
             raise ConfigError(
-                f"ZooKeeper ({self.servers}) does not let {who} do what it has to (NoAuthError): set the account that"
-                f" created {ROOT} (replication.zookeeper_auth), or give this one all rights on it"
+                f"ZooKeeper ({self.servers}) does not give {who} the required rights (NoAuthError): use the account"
+                f" that created {ROOT} (replication.zookeeper_auth), or give this one all rights on it"
             ) from None
         except exceptions.KazooException as error:
             if self._is_over:
@@ -187,7 +189,7 @@ class ZooKeeperSession:
         return found
 
     async def check(self) -> None:
-        """Have a quorum commit a transaction that changes nothing: the session has lasted until then."""
+        """Let a quorum commit a transaction that changes nothing: the session has lasted until then."""
         await self.ask(_commit_nothing, commits=True)
 
     async def look(
@@ -196,7 +198,7 @@ class ZooKeeperSession:
         request: Callable[[KazooClient], Any],
         watch: Callable[[object], None] | None = None,
     ) -> Any:
-        """Return what REQUEST, which looks at PATH, finds; None: it is not there, and WATCH hears when it is."""
+        """Return the answer to REQUEST, which reads PATH; None: it does not exist, and WATCH is called when it does."""
         from kazoo import exceptions
 
         while True:
@@ -217,24 +219,24 @@ class ZooKeeperSession:
                 await asyncio.shield(self._stop())
 
     def hand_over(self, call: Callable[[], None]) -> None:
-        """Have CALL called in the event loop, from any thread."""
+        """Call CALL in the event loop; thread-safe."""
         self._hand_over(call)
 
     def check_length(self) -> None:
-        """Raise ConfigError if ZooKeeper ends the session earlier than it was asked to; log it if later."""
+        """Raise ConfigError if ZooKeeper ends the session earlier than requested; log it if later."""
         asked_ms, given_ms = self.session_ms, self._log.session_ms
         if given_ms is None or given_ms == asked_ms:
             return
         if given_ms < asked_ms:
             raise ConfigError(
-                f"session_ms is {asked_ms}, and ZooKeeper ({self.servers}) ends sessions after {given_ms} ms: set"
+                f"session_ms is {asked_ms}, but ZooKeeper ({self.servers}) ends sessions after {given_ms} ms: set"
                 f" replication.session_ms to {given_ms} or less, or raise ZooKeeper's maxSessionTimeout",
                 field="session_ms",
                 limit=given_ms,
                 value=asked_ms,
             )
         logger.warning(
-            "ZooKeeper takes a replica for dead later than it should: its tickTime is above a quarter of session_ms"
+            "ZooKeeper detects dead replicas later than requested: its tickTime exceeds a quarter of session_ms"
             " servers=%s session_ms=%d given_ms=%d",
             self.servers,
             asked_ms,
@@ -256,7 +258,7 @@ class ZooKeeperSession:
             raise _expired()
         if not self._client.connected:
             raise RegistryUnavailable(
-                f"no ZooKeeper of {self.servers} is connected: is it running, and can it be reached from here?",
+                f"no ZooKeeper of {self.servers} is connected: check that it is running, and reachable from here",
                 servers=self.servers,
             )
         if self._requests >= _REQUESTS_MAX:
@@ -280,11 +282,11 @@ class ZooKeeperSession:
             self.answered_ms = max(self.answered_ms, sent_ms)
 
     def _hand_over(self, call: Callable[..., None], *arguments: Any) -> None:
-        with suppress(RuntimeError):  # The loop is closed: the event has no receiver.
+        with suppress(RuntimeError):  # The event loop is closed: the event has no receiver.
             self._loop.call_soon_threadsafe(call, *arguments)
 
     def _on_state(self, state: str) -> None:
-        """Handle a change of the connection, in kazoo's thread: what is set here is seen before the next session."""
+        """Handle a change of the connection, in kazoo's thread; what it sets is seen before the next session."""
         if state == "LOST" and self._client.client_state == "AUTH_FAILED":
             self._is_over = self._is_denied = True
             self._hand_over(self._began.set)
@@ -312,7 +314,7 @@ class ZooKeeperSession:
         self._on_beat(True)
 
     def _stop(self) -> asyncio.Future[None]:
-        """Stop kazoo, in a thread of its own: it may wait long for a server that does not answer."""
+        """Stop kazoo, in a separate thread: it may wait long for a server that does not answer."""
         if self._stopped is None:
             stopped = self._stopped = self._loop.create_future()
 
@@ -338,7 +340,7 @@ class ZooKeeperSession:
 
 
 class ZooKeeperRegistry:
-    """The metadata of the replica set NAME of CLUSTER within SESSION, which ends with it; a `Registry`."""
+    """The metadata of the replica set NAME of CLUSTER through SESSION, which ends with it; a `Registry`."""
 
     def __init__(self, session: ZooKeeperSession, cluster: str, name: str) -> None:
         base = f"{sets_path(cluster)}/{_checked('set', name)}"
@@ -347,7 +349,7 @@ class ZooKeeperRegistry:
         self._live_node = f"{base}/live"
         self.mark_node = f"{base}/mark"
         self._changed: Callable[[], None] = lambda: None
-        #: Events so far, and how many of them were known when the last read began.
+        #: The number of events, and how many of them were known when the last read began.
         self._cell_events, self._cell_read = 1, 0
         self._live_events, self._live_read = 1, 0
         session.listen(self._on_beat)
@@ -388,7 +390,7 @@ class ZooKeeperRegistry:
         return self._session.answered_ms
 
     async def open_nodes(self) -> list[str]:
-        """Return the nodes on the way to the set, and of it, that everyone may change."""
+        """Return the nodes of the set, and above it, that every client may change."""
         names = self.node.split("/")[1:-1]
         above = ["/" + "/".join(names[: count + 1]) for count in range(len(names))]
         return await open_paths(
@@ -398,7 +400,7 @@ class ZooKeeperRegistry:
     async def _warn_of_open_nodes(self) -> None:
         if self._session.access.auth and (found := await self.open_nodes()):
             logger.warning(
-                "ZooKeeper nodes can be changed by everyone, set their ACLs servers=%s nodes=%s",
+                "ZooKeeper nodes can be changed by every client, set their ACLs servers=%s nodes=%s",
                 self._session.servers,
                 ",".join(found),
             )
@@ -429,7 +431,7 @@ class ZooKeeperRegistry:
                 commits=True,
             )
         except exceptions.NodeExistsError:
-            raise MetadataConflict(f"{self.node} is there already", node=self.node) from None
+            raise MetadataConflict(f"{self.node} exists already", node=self.node) from None
         return _version(cell, stat)
 
     async def compare_and_set(self, cell: Cell, version: int) -> int:
@@ -445,22 +447,22 @@ class ZooKeeperRegistry:
             stat = None
         if stat is None or stat.czxid != made:
             raise MetadataConflict(
-                f"{self.node} is not of version {number} any more", node=self.node
+                f"{self.node} does not have version {number} any more", node=self.node
             ) from None
         return _version(cell, stat)
 
     async def announce(self, replica_id: int, node: LiveNode) -> None:
-        """Set the live node of REPLICA_ID; it ends with this session.
+        """Set the live node of REPLICA_ID; it is removed at the end of this session.
 
-        One that another session of the same address and store left is replaced. Any other one gets a session and a half
-        to end, as this replica may have moved; raises ConfigError if it lasts: the id is taken.
+        A node that another session of the same address and store left is replaced. Any other one gets a session and a
+        half to end, as this replica may have moved; raises ConfigError if it remains: the id is taken.
         """
         path = f"{self._live_node}/{replica_id}"
         for _ in range(self._session.session_ms * 3 // (2 * _LOOK_MS) + _ANNOUNCE_TRIES):
             if await self._announce(path, node):
                 return
         raise ConfigError(
-            f"{path}: replica id {replica_id} is taken by another process that runs: give each replica of the set an "
+            f"{path}: replica id {replica_id} is taken by another running process: give each replica of the set an "
             "id of its own, see `pocketmq replicas status`",
             node=path,
             replica_id=str(replica_id),
@@ -529,7 +531,7 @@ class ZooKeeperRegistry:
         await self._session.close()
 
     async def _announce(self, path: str, node: LiveNode) -> bool:
-        """Have NODE at PATH, for this session; False: not yet, look again."""
+        """Set NODE at PATH, for this session; return False if it must be tried again."""
         from kazoo import exceptions
 
         ask = self._session.ask
@@ -582,7 +584,7 @@ class ZooKeeperRegistry:
         self._changed()
 
     def _on_beat(self, is_new: bool) -> None:
-        if is_new:  # The watches are gone with the connection, or the session.
+        if is_new:  # The watches ended with the connection or the session.
             self._cell_events += 1
             self._live_events += 1
         if (self._cell_read, self._live_read) != (self._cell_events, self._live_events):
@@ -590,13 +592,13 @@ class ZooKeeperRegistry:
 
 
 async def set_names(session: ZooKeeperSession, cluster: str) -> list[str]:
-    """Return the names of the replica sets of CLUSTER, sorted. Raises ConfigError for a name that cannot be one."""
+    """Return the names of the replica sets of CLUSTER, sorted. Raises ConfigError for an invalid name."""
     path = sets_path(cluster)
     return sorted(await session.look(path, lambda client: client.get_children_async(path)) or ())
 
 
 def sets_path(cluster: str) -> str:
-    """Return the node below which the sets of CLUSTER are. Raises ConfigError for a name that cannot be one."""
+    """Return the parent node of the sets of CLUSTER. Raises ConfigError for an invalid name."""
     return f"{ROOT}/{_checked('cluster', cluster)}/sets"
 
 
@@ -609,7 +611,8 @@ def _checked(kind: str, name: str) -> str:
         or len(name) > _NAME_LENGTH_MAX
     ):
         raise ConfigError(
-            f"{kind} {name!r:.80}: a name in ZooKeeper has 1 to {_NAME_LENGTH_MAX} printable characters, no slash",
+            f"{kind} {name!r:.80}: a name in ZooKeeper must have 1 to {_NAME_LENGTH_MAX} printable characters"
+            " without slash",
             field=kind,
             value=name,
         )
@@ -621,7 +624,7 @@ class _KazooLog(logging.LoggerAdapter[logging.Logger]):
 
     def __init__(self) -> None:
         super().__init__(_kazoo_logger, {})
-        #: None: not heard yet, or kazoo says it in other words.
+        #: None: not known yet, or kazoo uses other words in its log.
         self.session_ms: int | None = None
         #: Why the last attempt to connect failed.
         self.failure = ""
@@ -634,7 +637,7 @@ class _KazooLog(logging.LoggerAdapter[logging.Logger]):
 
 
 def _client(servers: str, session_ms: int, log: _KazooLog, access: ZooKeeperAccess) -> KazooClient:
-    """Return a client of SERVERS that tries them one after the other, without end and without long breaks."""
+    """Return a client that tries SERVERS one after the other, forever and with short pauses."""
     try:
         from kazoo.client import KazooClient
         from kazoo.handlers.threading import SequentialThreadingHandler
@@ -647,7 +650,7 @@ def _client(servers: str, session_ms: int, log: _KazooLog, access: ZooKeeperAcce
     access.check_servers(servers)
 
     class Handler(SequentialThreadingHandler):  # type: ignore[misc]
-        """Gives a server that cannot be reached a share of the session, not all of it."""
+        """Gives a server that cannot be reached a part of the session's time, not all of it."""
 
         def create_connection(self, *arguments: Any, **settings: Any) -> Any:
             settings["timeout"] = session_ms / 3000 / count
@@ -655,7 +658,7 @@ def _client(servers: str, session_ms: int, log: _KazooLog, access: ZooKeeperAcce
                 plain = super().create_connection(*arguments, **settings)
                 if access.tls is None:
                     return plain
-                plain.settimeout(settings["timeout"])  # kazoo lets it wait as long as it likes.
+                plain.settimeout(settings["timeout"])  # kazoo sets no limit.
                 host = settings["hostname"]
                 return access.tls.wrap_socket(plain, server_hostname=host)
             except Exception as error:
@@ -666,7 +669,7 @@ def _client(servers: str, session_ms: int, log: _KazooLog, access: ZooKeeperAcce
         servers,
         timeout=session_ms / 1000,
         handler=Handler(),
-        # With jitter its delays shrink to nothing: each is drawn from the last one.
+        # With jitter its delays would shrink to nothing: each is computed from the last one.
         connection_retry=KazooRetry(max_tries=-1, delay=_RECONNECT_S, backoff=1, max_jitter=0),
         logger=log,
         **access.settings(),
@@ -674,13 +677,13 @@ def _client(servers: str, session_ms: int, log: _KazooLog, access: ZooKeeperAcce
 
 
 def _check_servers(servers: str) -> int:
-    """Return how many servers "host:port[,host:port…][/root]" names; raise ConfigError for another form."""
+    """Return the number of servers in "host:port[,host:port…][/root]"; raise ConfigError for another form."""
     hosts = servers.partition("/")[0].split(",")
     for host in hosts:
         name, _, port = host.rpartition(":")
         if not name or not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65_536):
             raise ConfigError(
-                f"ZooKeeper {servers!r:.200}: {host!r:.80} is no HOST:PORT, as in 127.0.0.1:2181",
+                f"ZooKeeper {servers!r:.200}: {host!r:.80} is not HOST:PORT, as in 127.0.0.1:2181",
                 field="zookeeper",
                 value=servers,
             )
@@ -718,7 +721,7 @@ def _is_replica_id(name: str) -> bool:
 
 
 def _may_be_of(data: bytes, path: str, node: LiveNode) -> bool:
-    """May the live node DATA be an earlier one of who says NODE? So if it cannot be understood."""
+    """Return whether the live node DATA may be an earlier one of the replica of NODE; true if it is malformed."""
     try:
         return parse_live(data, path).may_be(node.address, node.store_id)
     except ConfigError:
@@ -726,4 +729,4 @@ def _may_be_of(data: bytes, path: str, node: LiveNode) -> bool:
 
 
 def _expired() -> SessionExpired:
-    return SessionExpired("the session with ZooKeeper is over: begin a new one")
+    return SessionExpired("the session with ZooKeeper has ended: begin a new one")

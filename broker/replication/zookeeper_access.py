@@ -1,4 +1,4 @@
-"""How replicas and commands show ZooKeeper who they are, and who may touch the nodes that they create.
+"""How replicas and commands authenticate to ZooKeeper, and who may change the nodes that they create.
 
     zookeeper_tls_ca         TLS: an authority of this file signed the server's certificate, for the host dialled
     zookeeper_tls_cert       shown to a server that asks for one, with zookeeper_tls_key
@@ -32,7 +32,7 @@ _CHANGING: Final = 0b11110
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperAccess:
-    """What a client shows: the TLS context to dial with, and an account; empty: plaintext, and no account."""
+    """The credentials of a client: TLS context and account; empty: plaintext without an account."""
 
     tls: ssl.SSLContext | None = None
     auth: str = ""
@@ -41,7 +41,7 @@ class ZooKeeperAccess:
 
     @classmethod
     def of(cls, config: ReplicationConfig) -> ZooKeeperAccess:
-        """Return what CONFIG says. Raises ConfigError for files that cannot be used."""
+        """Return the access in CONFIG. Raises ConfigError for files that cannot be used."""
         secret = ""
         if config.zookeeper_auth:
             secret = read_secret_file(
@@ -69,7 +69,7 @@ class ZooKeeperAccess:
                 )
 
     def settings(self) -> dict[str, Any]:
-        """Return what a KazooClient is made with besides. Raises ConfigError where a library is missing."""
+        """Return arguments for a KazooClient. Raises ConfigError if a library is missing."""
         settings: dict[str, Any] = {}
         if self.auth:
             from kazoo.security import CREATOR_ALL_ACL
@@ -111,8 +111,8 @@ def _context(config: ReplicationConfig) -> ssl.SSLContext | None:
     except (OSError, ValueError) as error:  # An SSLError is an OSError.
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"replication.{name}: {path} cannot be used ({reason}): name a PEM file, for zookeeper_tls_cert with its"
-            " key in zookeeper_tls_key",
+            f"replication.{name}: {path} cannot be used ({reason}): set it to a PEM file, and zookeeper_tls_key to the key"
+            " of zookeeper_tls_cert",
             field=name,
             value=path,
         ) from None
@@ -120,7 +120,7 @@ def _context(config: ReplicationConfig) -> ssl.SSLContext | None:
 
 
 async def open_paths(ask: Any, paths: list[str]) -> list[str]:
-    """Return those of PATHS that everyone may change, asked by ASK, a session's; nodes that do not exist are none."""
+    """Return those of PATHS that every client may change. ASK is that of a session. Missing nodes are left out."""
     from kazoo import exceptions
 
     found = []

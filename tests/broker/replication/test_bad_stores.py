@@ -76,7 +76,7 @@ async def test_a_store_with_another_history_is_set_aside_and_kept(
         await world.whole()
 
         assert bodies_of(other.store, "A", 0) == [b"ours"]
-        assert "the store is given up for another beginning" in caplog.text
+        assert "store replaced by an empty one" in caplog.text
         (aside,) = set_aside(tmp_path)
         assert str(aside) in caplog.text
     kept = open_store(aside)

@@ -29,14 +29,17 @@ def test_a_replica_is_dialled_where_it_listens_unless_it_says_otherwise() -> Non
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"replica_id": 0}, "replication.replica_id is 0: each replica has a number"),
-        ({"replica_set": "a b"}, "replication.replica_set is no name: the topic's name"),
+        ({"replica_id": 0}, "replication.replica_id is 0: each replica needs its own id"),
+        ({"replica_set": "a b"}, "replication.replica_set is not a valid name: the topic's name"),
         ({"zookeeper": ()}, "replication.zookeeper is empty"),
         ({"zookeeper": ("host",)}, "replication.zookeeper is 'host': must be host:port"),
         ({"listen": "here"}, "replication.listen is 'here': must be host:port"),
-        ({"listen": "127.0.0.1:0"}, "replication.listen is 127.0.0.1:0: the others dial it"),
+        ({"listen": "127.0.0.1:0"}, "replication.listen is 127.0.0.1:0: other replicas dial it"),
         ({"listen": "0.0.0.0:8082"}, "which other machines reach"),
-        ({"tls_cert": "a.pem", "tls_key": "b.pem"}, "replication.tls_ca is empty: tls_cert"),
+        (
+            {"tls_cert": "a.pem", "tls_key": "b.pem"},
+            "replication.tls_ca is empty: set all of tls_cert",
+        ),
         ({"address": "host:0"}, "replication.address is host:0"),
         ({"min_in_sync": 0}, "replication.min_in_sync is 0: must be at least 1"),
         ({"session_ms": 10}, "replication.session_ms is 10: must be at least 500"),

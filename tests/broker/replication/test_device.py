@@ -236,7 +236,7 @@ def test_a_store_of_somebody_else_is_not_touched(tmp_path: Path) -> None:
         producers_of=producers_of_broker,
     )
     with pytest.raises(
-        ConfigError, match="is the store of set 'orders', and this is to be set 'payments'"
+        ConfigError, match="is the store of set 'orders', but this broker is set 'payments'"
     ):
         other.open(was_led=True)
     with pytest.raises(ConfigError, match=r"store\.log_path is /elsewhere"):

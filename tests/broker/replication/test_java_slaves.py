@@ -176,7 +176,7 @@ async def test_the_requests_of_a_slave_are_answered(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        ({"brokerId": "0"}, "has a master here: brokerId=1 or more"),
+        ({"brokerId": "0"}, "has a master here: set brokerId=1 or more"),
         ({"brokerName": "broker-b"}, "this is broker-a of DefaultCluster"),
         ({"clusterName": "Other"}, "this is broker-a of DefaultCluster"),
     ],

@@ -306,7 +306,7 @@ def test_acks_of_another_connection_or_epoch_say_nothing() -> None:
 def test_without_replicas_enough_acks_are_refused_before_the_append() -> None:
     replica = master(min_in_sync=2)
 
-    with pytest.raises(NotEnoughReplicas, match="needs min_in_sync=2 replicas, and 1 are in sync"):
+    with pytest.raises(NotEnoughReplicas, match="needs min_in_sync=2 replicas, but only 1 are in sync"):
         replica.check_acks()
 
     replica.appended(4, 0)
@@ -531,7 +531,7 @@ def test_a_follower_keeps_no_epoch_that_the_registry_does_not_know() -> None:
 
     assert (
         only(effects.CloseLink, out).reason
-        == "epoch is 4, and the metadata of the set has 3: read it again"
+        == "epoch is 4, but the metadata of the set has 3: read it again"
     )
     assert none(effects.KeepState, out)
     assert follower.epoch_seen == 3
@@ -731,7 +731,7 @@ def test_past_two_thirds_of_a_session_without_an_answer_a_master_refuses() -> No
     replica.registry_answered(1_000)
     replica.check_master(2_999)
 
-    with pytest.raises(MasterFenced, match="has not heard of the registry for 2000 ms"):
+    with pytest.raises(MasterFenced, match="got no answer from ZooKeeper for 2000 ms"):
         replica.check_master(3_000)
 
     assert replica.role is ReplicaRole.MASTER
@@ -759,7 +759,7 @@ def test_a_follower_names_the_master_and_its_epoch() -> None:
         (hello(1), "replica_id 1 is taken by the replica that was dialled"),
         (hello(9), "replica_id 9 is none of the set: add it first"),
         (hello(0), "replica_id is 0, not from 1 to"),
-        (pb.FollowRequest(cut=pb.FollowCut()), "a cut without a hello before it"),
+        (pb.FollowRequest(cut=pb.FollowCut()), "a cut was sent without a hello"),
     ],
 )
 def test_who_does_not_belong_here_is_told_why(frame: pb.FollowRequest, reason: str) -> None:

@@ -253,12 +253,18 @@ def test_notes_of_a_time_as_master_go_when_another_is_followed(pair: Pair) -> No
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
-        (pb.FollowState(epoch=1, file="other.json", version=1 << 32, whole=b"{}"), "is none that"),
+        (
+            pb.FollowState(epoch=1, file="other.json", version=1 << 32, whole=b"{}"),
+            "is unknown to this follower",
+        ),
         (pb.FollowState(epoch=1, file="../x", version=1 << 32, whole=b"{}"), "relative path"),
         (pb.FollowState(epoch=1, file=TOPICS_FILE, version=1 << 32), "is missing"),
         (pb.FollowState(epoch=1, file=TOPICS_FILE, version=1 << 32, whole=b"{"), "cannot be read"),
         (pb.FollowState(epoch=1, file=TOPICS_FILE, version=1 << 32, whole=b"[]"), "cannot be read"),
-        (pb.FollowState(epoch=1, file=TOPICS_FILE, version=1 << 32, whole=b'{"t":{}}'), "none of"),
+        (
+            pb.FollowState(epoch=1, file=TOPICS_FILE, version=1 << 32, whole=b'{"t":{}}'),
+            "is unknown, not one of",
+        ),
         (
             pb.FollowState(
                 epoch=1,

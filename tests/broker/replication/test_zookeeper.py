@@ -409,7 +409,7 @@ async def test_servers_of_another_form_are_refused(servers: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", ".", "..", "a\n", "n" * 256])
 async def test_names_that_no_node_can_have_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="printable characters, no slash"):
+    with pytest.raises(ConfigError, match="printable characters without slash"):
         await ZooKeeperRegistry.open(
             "a:1", "c", name, session_ms=SESSION_MS, now_ms=SystemClock().now_ms
         )

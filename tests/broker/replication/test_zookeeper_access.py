@@ -141,7 +141,7 @@ async def test_a_wrong_secret_is_refused_in_either_way(secured: Secured) -> None
     # ZooKeeper believes any digest: it is another account.
     other = await secured.open(secured.config("digest", **wrong), f"set-{next(_numbers)}")
     await other.close()
-    with pytest.raises(ConfigError, match="does not let user 'pocketmq'"):
+    with pytest.raises(ConfigError, match="does not give user 'pocketmq'"):
         await (await secured.open(secured.config("digest", **wrong), name)).read()
     with pytest.raises(ConfigError, match="refused the account 'pocketmq'"):
         await secured.open(secured.config("sasl", **wrong), name)
@@ -187,7 +187,7 @@ async def test_nodes_that_everyone_may_change_are_named(
         owner = await secured.open(secured.config("digest"), name)
     try:
         assert f"/pocketmq/c/sets/{name}/state" in caplog.text
-        assert "can be changed by everyone" in caplog.text
+        assert "can be changed by every client" in caplog.text
         assert await owner.open_nodes() == [
             "/pocketmq",
             "/pocketmq/c",
@@ -243,7 +243,7 @@ def test_commands_use_the_account_of_the_configuration_file(
         ({"zookeeper_auth": "sasl", "zookeeper_user": "u"}, "zookeeper_secret_file is empty"),
         (
             {"zookeeper_auth": "sasl", "zookeeper_user": "u:v", "zookeeper_secret_file": "f"},
-            "a user has no colon",
+            "must not contain a colon",
         ),
     ],
 )

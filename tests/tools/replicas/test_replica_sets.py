@@ -372,7 +372,7 @@ async def test_without_a_zookeeper_the_command_says_so() -> None:
 
     assert done.code == 4
     assert f"no ZooKeeper of 127.0.0.1:{port} has started a session" in done.err
-    assert "is it running" in done.err
+    assert "check that it is running" in done.err
 
 
 # ---------------------------------------------------------------- move and elect
