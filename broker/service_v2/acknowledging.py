@@ -1,11 +1,11 @@
-"""AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue: what a consumer does with a delivery.
+"""AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue: how a consumer finishes a delivery.
 
 The receipt handle names the delivery; the message id in a request is informative. A handle is valid for its group and
 topic until the delivery expires or a newer handle replaces it. Acknowledging or forwarding twice is fine.
 
 A push consumer that failed a message sets the time of the next attempt. After the last attempt the message moves to the
 dead-letter queue at once. A push consumer's time below PUSHED_LEAST_MS (Node.js sends such) is replaced by the group's
-back-off. Simple consumers may ask for 0.
+back-off. Simple consumers may use 0.
 
 Source: v2-protocol.md §3.9, §4.5; fixtures v2/ack and v2/dead-letter.
 """
@@ -36,12 +36,12 @@ Reply = TypeVar(
     v2.ChangeInvisibleDurationResponse,
     v2.ForwardMessageToDeadLetterQueueResponse,
 )
-#: What push consumers get back sooner comes after the group's back-off.
+#: If a push consumer asks for an earlier redelivery, the group's back-off applies.
 PUSHED_LEAST_MS: Final = 1_000
 
 
 class Acknowledging:
-    """Finishes and hands back what POPS delivered. RETRY_DELAYS_MS: of groups without a policy of their own."""
+    """Acknowledges and returns messages that POPS delivered. RETRY_DELAYS_MS: for groups without a retry policy."""
 
     def __init__(
         self, pops: Pops, topics: Topics, groups: Groups, retry_delays_ms: Sequence[int]
@@ -72,7 +72,7 @@ class Acknowledging:
     def acknowledge(
         self, request: v2.AckMessageRequest, call: Call
     ) -> v2.AckMessageResponse | Later:
-        """Finish what each entry of REQUEST means; the reply has an entry for each, in order."""
+        """Acknowledge the messages of all entries in REQUEST; the reply has one entry for each, in order."""
         group, topic = self._names(request.group, request.topic)
         reply = v2.AckMessageResponse()
         finish, add = self._pops.acknowledge, reply.entries.add
@@ -93,7 +93,7 @@ class Acknowledging:
     def change(
         self, request: v2.ChangeInvisibleDurationRequest, call: Call
     ) -> v2.ChangeInvisibleDurationResponse | Later:
-        """Have a message redelivered when REQUEST says; clients use the handle of the reply from then on."""
+        """Set when a message is redelivered; from then on clients use the handle in the reply."""
         try:
             client_id(call)
             handle = self._change(request)
@@ -101,7 +101,7 @@ class Acknowledging:
             return self._when_safe(reply, call)
         except errors.PocketMQError as error:
             status = status_of(error)
-        except Exception as bug:  # The edge: a handler's bug costs its own call, not the process.
+        except Exception as bug:  # A bug fails only this call, not the process.
             status = status_of_bug("ChangeInvisibleDurationRequest", bug)
         return v2.ChangeInvisibleDurationResponse(
             status=status, receipt_handle=request.receipt_handle
@@ -117,7 +117,7 @@ class Acknowledging:
         if attempt >= 1:
             config = self._groups.get(group)
             if attempt > config.retry_times_max:
-                reason = f"its consumer failed it at attempt {attempt}, the last one"
+                reason = f"its consumer failed at attempt {attempt}, the last one"
                 self._pops.forward_to_dead_letters(group, topic, handle, reason)
                 return handle
             if invisible_ms < PUSHED_LEAST_MS:
@@ -125,7 +125,7 @@ class Acknowledging:
         return self._pops.change_invisible(group, topic, handle, invisible_ms, suspend=suspend)
 
     def _back_off_ms(self, group: GroupConfig, attempt: int) -> int:
-        """Return how long a message of GROUP waits after ATTEMPT failed."""
+        """Return how long a message of GROUP waits for redelivery after ATTEMPT failed."""
         listed = announced_intervals_of(group.retry_policy)
         delays_ms = listed or self._retry_delays_ms
         return max(delays_ms[min(attempt, len(delays_ms)) - 1], PUSHED_LEAST_MS)
@@ -133,7 +133,7 @@ class Acknowledging:
     def forward(
         self, request: v2.ForwardMessageToDeadLetterQueueRequest, call: Call
     ) -> v2.ForwardMessageToDeadLetterQueueResponse | Later:
-        """Put what REQUEST means among the dead letters of its group, with the reason in CALL's metadata, if any."""
+        """Move the message of REQUEST to the dead-letter queue of its group; CALL's metadata may have the reason."""
         group, topic = self._names(request.group, request.topic)
         limit = request.max_delivery_attempts
         reason = unquote(call.metadata.get(REASON_HEADER, "")) or (
@@ -144,17 +144,17 @@ class Acknowledging:
         return self._when_safe(v2.ForwardMessageToDeadLetterQueueResponse(status=OK), call)
 
     def _when_safe(self, reply: Reply, call: Call) -> Reply | Later:
-        """Return REPLY if what it says is safe; or else LATER, and CALL is answered once it is, or with the error."""
+        """Return REPLY if its change is safe; otherwise LATER, and answer CALL once it is, or with the error."""
         return answered_when(self._pops.when_safe, call, partial(_settled, reply))
 
     def _names(self, group: v2.Resource, topic: v2.Resource) -> tuple[str, str]:
-        """Return the names of GROUP and of TOPIC, which exists; raise Refused or TopicNotFound."""
+        """Return the names of GROUP and TOPIC, which must exist; raise Refused or TopicNotFound."""
         name = group_name(group, self._groups)
         return name, self._topics.get(checked_topic(topic.name)).name
 
 
 def _settled(reply: Reply, error: errors.PocketMQError | None) -> Reply:
-    """Return REPLY as it is, or as ERROR has it: what was to be kept is not safe."""
+    """Return REPLY; with an ERROR, set it in all entries, because the change is not safe."""
     if error is not None:
         status = status_of(error)
         reply.status.CopyFrom(status)
@@ -165,18 +165,18 @@ def _settled(reply: Reply, error: errors.PocketMQError | None) -> Reply:
 
 
 def _status_of_all(good: int, failed: dict[int, v2.Status]) -> v2.Status:
-    """Return the status of a reply with so many GOOD entries, and those that FAILED, one of each code."""
+    """Return the status of a reply with GOOD successful entries; FAILED has one status per code of the others."""
     if not failed:
         if good:
             return OK
         raise Refused(
             v2.BAD_REQUEST,
-            "no entry: give the receipt handle of at least one message",
+            "no entry: add the receipt handle of at least one message",
             field="entries",
         )
     if good or len(failed) > 1:
         return status_with(
-            v2.MULTIPLE_RESULTS, "not all entries have the same outcome: each has its own status"
+            v2.MULTIPLE_RESULTS, "the entries have different results: each has its own status"
         )
     (only,) = failed.values()
     return only

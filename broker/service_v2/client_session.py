@@ -22,7 +22,7 @@ class CommandStream(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Does the client read what it is sent?"""
+        """Return whether the client reads the stream fast enough."""
         ...
 
     def send(self, command: v2.TelemetryCommand) -> None:
@@ -30,22 +30,24 @@ class CommandStream(Protocol):
         ...
 
     def end(self) -> None:
-        """End the stream well."""
+        """End the stream normally."""
         ...
 
     def may(self, need: Need) -> bool:
-        """May the client's user do what NEED says?"""
+        """Return whether the client's user has the permission NEED."""
         ...
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ClientSession:
-    """One client. SETTINGS are its own, as it sent them last; None: it has sent none, or not again since a restart."""
+    """The session of one client. SETTINGS: the latest that it sent; None: it has sent none since a restart of the
+    broker.
+    """
 
     client_id: str
     language: str
     heard_ms: int
-    #: Where its streams come from, and when anything came from there; "": users tell clients apart.
+    #: Host of its streams, and when it last sent anything; "": users identify clients.
     host: str = ""
     host_heard_ms: int = 0
     settings: v2.Settings | None = None
@@ -54,28 +56,28 @@ class ClientSession:
 
     @property
     def stream(self) -> CommandStream | None:
-        """The stream that commands go to."""
+        """The stream for commands."""
         return self.streams[-1] if self.streams else None
 
     def _silence_ms(self) -> int:
-        """Return how long it may keep silent before it counts as gone."""
+        """Return after how many ms of silence it counts as gone."""
         if self.streams:
             return EXPIRY_MS
         return self._unheard_ms()
 
     def _unheard_ms(self) -> int:
-        """Return after how long without a word from it a client may be gone."""
+        """Return after how many ms of silence a client without a stream may be gone."""
         return _SILENT_MS if self.language in _QUICK else _SILENT_SLOW_MS
 
     def is_held_against(self, host: str, now_ms: int) -> bool:
-        """Is it that of another host than HOST?"""
+        """Return whether another host than HOST is using it."""
         is_heard = now_ms - self.host_heard_ms < self._unheard_ms()
         return host != self.host and bool(self.streams) and is_heard
 
     def silent_in_ms(self, now_ms: int) -> int:
-        """Return in how long it counts as gone, if it is not heard until then."""
+        """Return in how many ms it counts as gone if it stays silent."""
         return max(0, self.heard_ms + self._silence_ms() - now_ms)
 
     def is_silent(self, now_ms: int) -> bool:
-        """Is it time to take the client for gone?"""
+        """Return whether it was silent for so long that it counts as gone."""
         return now_ms - self.heard_ms >= self._silence_ms()

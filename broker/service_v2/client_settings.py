@@ -1,10 +1,10 @@
-"""The settings that the broker answers an official client with.
+"""The settings with which the broker answers an official client.
 
-The answer has the settings of the client, and sets what the broker decides:
+The answer has the settings of the client, with these values of the broker:
 
     producer   three attempts, 10 ms to 1 s apart; the largest body; that types are checked
     consumer   from its group: orderly or not, attempts, and the back-off between them; batches of 32; polls of 20 s
-    both       where the measurements of the client go to
+    both       the receiver of the client's metrics
 
 A group that does not exist counts as one with the defaults: the broker creates it at the first receive. Clients of
 Node.js understand only an exponential back-off.
@@ -31,11 +31,11 @@ from .request_checks import INVISIBLE_MAX_MS, LITE_TOPIC_LENGTH_MAX, group_name,
 
 LITE_TOPICS_MAX: Final = 2_000
 SETTINGS_BYTES_MAX: Final = 1024 * 1024
-#: The attribute of a group that says how many light topics one client may have.
+#: Group attribute: limit of lite topics per client.
 _LITE_QUOTA_ATTRIBUTE: Final = "lite.sub.client.quota"
 _SEND_ATTEMPTS: Final = 3
 _SEND_BACKOFF_MS: Final = (10, 1_000, 2.0)
-#: For clients that do not understand a list; the broker has its own for what they hand back too soon.
+#: For clients that do not support a list of delays; the broker replaces delays that are too short.
 _NODE_BACKOFF_MS: Final = (1_000, 7_200_000, 2.0)
 _CONSUMERS: Final = frozenset(
     {
@@ -50,9 +50,9 @@ _CONSUMERS: Final = frozenset(
 
 
 class SettingsRules:
-    """What settings are checked and answered by. RETRY_DELAYS_MS: of groups without a policy of their own.
+    """Checks and answers settings. RETRY_DELAYS_MS applies to groups without a retry policy.
 
-    CHECKS_TYPES: are messages refused that are not of their topic's type? BODY_MAX: bytes of the largest body.
+    CHECKS_TYPES: whether messages of another type than their topic's are refused. BODY_MAX: limit of a body in bytes.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class SettingsRules:
         self._retry_delays_ms = retry_delays_ms
 
     def check(self, settings: v2.Settings) -> None:
-        """Raise InvalidArgument for SETTINGS that no client may have."""
+        """Raise InvalidArgument for invalid SETTINGS."""
         size = settings.ByteSize()
         if size > SETTINGS_BYTES_MAX:
             raise InvalidArgument(
-                f"settings of {size} bytes, the limit is {SETTINGS_BYTES_MAX}: name fewer topics",
+                f"settings have {size} bytes, the limit is {SETTINGS_BYTES_MAX}: use fewer topics",
                 field="settings",
                 limit=SETTINGS_BYTES_MAX,
                 value=size,
@@ -76,7 +76,7 @@ class SettingsRules:
         kind = settings.WhichOneof("pub_sub")
         if kind is None:
             raise InvalidArgument(
-                "settings with neither publishing nor subscription: say which of them the client does",
+                "settings have neither publishing nor subscription: set the one that the client does",
                 field="settings",
             )
         is_producer = kind == "publishing"
@@ -85,7 +85,7 @@ class SettingsRules:
         ):
             raise InvalidArgument(
                 f"client_type is {_type_name(settings.client_type)}, but the settings are those of a"
-                f" {'producer' if is_producer else 'consumer'}: send the ones of its type",
+                f" {'producer' if is_producer else 'consumer'}: send settings of the same type",
                 field="client_type",
                 value=_type_name(settings.client_type),
             )
@@ -98,7 +98,9 @@ class SettingsRules:
                 topic_name(entry.topic)
 
     def answer(self, settings: v2.Settings, measurements: v2.Endpoints | None) -> v2.Settings:
-        """Return what a client with SETTINGS keeps to; MEASUREMENTS: where it sends some, None if it does not."""
+        """Return the settings for a client with SETTINGS. MEASUREMENTS: the receiver of its metrics; None: it sends
+        none.
+        """
         answer = v2.Settings()
         answer.CopyFrom(settings)
         if settings.HasField("publishing"):

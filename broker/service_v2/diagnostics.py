@@ -1,13 +1,13 @@
-"""What an administrator asks of one official client, over its Telemetry stream.
+"""Diagnostic commands of administrators to one official client, over its Telemetry stream.
 
-    thread stacks   answered by clients in Java, Go, C++; those of Node.js answer something
-    try a message   a push consumer gives it to its listener and reports the result: Java and C++ do so
-    reconnect       open the connections again: Java, Go and Node.js do so, without an answer
+    thread stacks   supported by clients in Java, Go, C++; those in Node.js answer other text
+    try a message   a push consumer gives it to its listener and reports the result: Java and C++
+    reconnect       open the connections again: Java, Go and Node.js, without an answer
 
-Answers are matched by a number and by the client that gives them. If a client does not answer in time, the call ends
-with RequestTimeout.
+Answers are matched by a number and by their client. If a client does not answer in time, the call ends with
+RequestTimeout.
 
-Limits: `_WAITING_MAX` questions wait at once, each for `_TIMEOUT_MAX_MS` at most.
+Limits: `_WAITING_MAX` commands wait at once, each for up to `_TIMEOUT_MAX_MS`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Question:
 
 
 class Diagnostics:
-    """Asks the clients of SESSIONS. TIMERS turn by the machine's time."""
+    """Sends commands to the clients of SESSIONS. TIMERS use the machine's time."""
 
     def __init__(
         self, sessions: Sessions, topics: Topics, store: MessageStore, timers: Timers
@@ -60,7 +60,7 @@ class Diagnostics:
         self._store = store
         self._timers = timers
         self._numbers = count(1)
-        #: By nonce.
+        #: Waiting commands by nonce.
         self._waiting: dict[str, _Question] = {}
 
     def methods(self) -> MethodTable:
@@ -74,7 +74,7 @@ class Diagnostics:
         )
 
     def list(self, request: pb.ClientListRequest, call: Call) -> pb.ClientListReply:
-        """Answer who is connected, without topics and groups that the user may not see."""
+        """Answer the connected clients, without topics and groups that the user may not see."""
         seen = SeenNames(call)
         sessions = sorted(self._sessions, key=lambda session: session.client_id)
         ahead = ahead_ms(self._timers)
@@ -83,18 +83,18 @@ class Diagnostics:
         )
 
     def ask(self, request: pb.AskClientRequest, call: Call) -> pb.AskClientReply | Later:
-        """Ask a client, and pass on what it says."""
+        """Send a command to a client; its answer becomes the reply."""
         what = request.WhichOneof("what")
         if what is None:
             raise InvalidArgument(
-                "what is not set: ask for thread_stacks, try_message or reconnect", field="what"
+                "what is not set: use thread_stacks, try_message or reconnect", field="what"
             )
         stream = self._stream(request.client_id)
         place = request.try_message
         if what == "try_message" and not stream.may(of_topic(place.topic, SUB)):
             raise NotAuthorized(
-                f"client {request.client_id[:255]!r}: its user may not read topic {place.topic[:255]!r}, so it is not"
-                " given a message of it",
+                f"client {request.client_id[:255]!r}: its user may not read topic {place.topic[:255]!r}, so it cannot"
+                " get a message of it",
                 resource=f"Topic:{place.topic[:255]}",
             )
         nonce = str(next(self._numbers))
@@ -111,7 +111,7 @@ class Diagnostics:
         stream = session.stream if session is not None else None
         if stream is None or not stream.has_room:
             raise InvalidArgument(
-                f"client {client_id[:255]!r} has no open stream here, or does not read it: it cannot be asked",
+                f"client {client_id[:255]!r} has no open stream here, or does not read it: commands cannot be sent",
                 field="client_id",
                 value=client_id[:255],
             )
@@ -146,7 +146,7 @@ class Diagnostics:
     def _wait(self, request: pb.AskClientRequest, call: Call, nonce: str) -> None:
         if len(self._waiting) >= _WAITING_MAX:
             raise Overloaded(
-                f"{len(self._waiting)} questions to clients wait, the limit is {_WAITING_MAX}: ask later",
+                f"{len(self._waiting)} commands to clients wait, the limit is {_WAITING_MAX}: try again later",
                 field="questions",
                 limit=_WAITING_MAX,
                 value=len(self._waiting),
@@ -170,14 +170,14 @@ class Diagnostics:
         if question is not None:
             question.call.fail(
                 RequestTimeout(
-                    f"client {question.client_id!r} did not answer in {timeout_ms} ms: clients of its language may"
-                    " answer nothing",
+                    f"client {question.client_id!r} did not answer in {timeout_ms} ms: its language may not support the"
+                    " command",
                     client_id=question.client_id,
                 )
             )
 
     def take(self, client_id: str, command: v2.TelemetryCommand) -> None:
-        """Take what CLIENT_ID answers; what nobody waits for is passed over."""
+        """Complete the command that CLIENT_ID answers; an unexpected answer is ignored."""
         stacks, result = command.thread_stack_trace, command.verify_message_result
         nonce = stacks.nonce or result.nonce
         question = self._waiting.get(nonce)

@@ -24,7 +24,7 @@ _NO_CONSUMERS: Final = frozenset({v2.CLIENT_TYPE_UNSPECIFIED, v2.PRODUCER})
 
 
 class Heartbeats:
-    """The signs of life of SESSIONS; GROUPS are those of the broker."""
+    """Heartbeats and terminations, for SESSIONS. GROUPS are those of the broker."""
 
     def __init__(self, sessions: Sessions, groups: KnownGroups) -> None:
         self._sessions = sessions
@@ -46,7 +46,7 @@ class Heartbeats:
         )
 
     def beat(self, request: v2.HeartbeatRequest, call: Call) -> v2.HeartbeatResponse:
-        """Note that a client lives. The type that its settings say counts more than the request's."""
+        """Record a heartbeat. The client type in the settings has priority over that of the request."""
         metadata = call.metadata
         if not metadata.get(CLIENT_ID, "") and not request.ByteSize():
             return v2.HeartbeatResponse(status=OK)
@@ -60,7 +60,7 @@ class Heartbeats:
     def terminate(
         self, request: v2.NotifyClientTerminationRequest, call: Call
     ) -> v2.NotifyClientTerminationResponse:
-        """Forget a client, whatever becomes of its request otherwise."""
+        """Forget a client, also if the request is refused."""
         who = client_id(call)
         self._sessions.check_host(who, client_host(call))
         self._sessions.end(who)

@@ -1,8 +1,8 @@
 """SyncLiteSubscription: consumers of single lite topics are refused.
 
 A topic of type LITE accepts messages, each with its lite topic. Ordinary consumers get all of them, with `lite_topic`.
-A well-formed request for single lite topics gets NOT_IMPLEMENTED and says what to do instead. Apache's broker refuses
-them as well, without its proxy in cluster mode.
+A well-formed request for single lite topics gets NOT_IMPLEMENTED with a remedy. Brokers of Apache RocketMQ refuse them
+as well, unless its proxy runs in cluster mode.
 
 Source: v2-protocol.md §4.10; fixtures v2/lite and v2/cluster-lite.
 """
@@ -26,7 +26,7 @@ from .subscriptions import LITE
 
 
 class LiteSubscriptions:
-    """Refuses subscriptions to light topics."""
+    """Refuses subscriptions to lite topics."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
@@ -42,13 +42,13 @@ class LiteSubscriptions:
         )
 
     def sync(self, request: v2.SyncLiteSubscriptionRequest, call: Call) -> NoReturn:
-        """Raise Unsupported for REQUEST; Refused or TopicNotFound, if it would not do anywhere."""
+        """Raise Unsupported for a valid REQUEST; Refused or TopicNotFound for an invalid one."""
         checked_group(request.group.name)
         topic = self._topics.get(checked_topic(request.topic.name))
         if topic.attributes.get(TYPE_ATTRIBUTE) != LITE:
             raise Refused(
                 v2.ILLEGAL_TOPIC,
-                f"topic {topic.name!r} has no light topics: its {TYPE_ATTRIBUTE} is not {LITE}",
+                f"topic {topic.name!r} has no lite topics: its {TYPE_ATTRIBUTE} is not {LITE}",
                 field="topic",
                 value=topic.name,
             )
@@ -61,8 +61,8 @@ class LiteSubscriptions:
                 value=request.action,
             )
         raise errors.Unsupported(
-            f"consumers of single light topics are not served: subscribe to {topic.name!r} with a push or simple"
-            " consumer, which gets the messages of all its light topics, or, in a group of its own, of one with the"
+            f"consumers of single lite topics are not supported: subscribe to {topic.name!r} with a push or simple"
+            " consumer, which gets the messages of all its lite topics, or, in a separate group, of one with the"
             f" SQL filter {LITE_TOPIC} = 'name'",
             topic=topic.name,
         )

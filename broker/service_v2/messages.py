@@ -1,4 +1,4 @@
-"""Messages of `apache.rocketmq.v2` as records, records as messages, and the types of both.
+"""Converts messages of `apache.rocketmq.v2` to records and back, and determines their types.
 
     sent                                    stored as property            delivered
     message_id                              UNIQ_KEY                      as sent; the offset id of one without
@@ -11,10 +11,10 @@
     trace_context                           TRACE_CONTEXT                 as sent
     born_host, born_timestamp               __BORNHOST, BORN_TIMESTAMP    as sent, else where and when it arrived
     body, body_encoding GZIP                the bytes; bit 0 of sysFlag   as sent, with its MD5
-    user_properties                         each by its name              as sent; of one that is empty nothing stays
+    user_properties                         each by its name              as sent; empty ones are dropped
 
-The body is stored and delivered as it was sent: what the C++ client calls GZIP is a zlib stream, and it expects it
-back. Bodies that clients of other protocols compressed, as sysFlag says, are delivered as they were before.
+The body is stored and delivered as it was sent: what the C++ client calls GZIP is a zlib stream, and it expects the
+same. Bodies that clients of other protocols compressed (see sysFlag) are decompressed before delivery.
 
 Source: v2-protocol.md §4.1, §4.3, fixture v2/send. Pure; about 6 µs per message in either direction.
 """
@@ -60,17 +60,17 @@ _ENCODINGS: Final = {
     v2.GZIP: SYS_COMPRESSED,
 }
 _INT_MAX: Final = 2**31 - 1
-#: The last instant that a Timestamp may be, 9999-12-31T23:59:59.999Z.
+#: The latest time of a Timestamp, 9999-12-31T23:59:59.999Z.
 _INSTANT_MAX_MS: Final = 253_402_300_799_999
-#: Hosts whose text is kept: nearly all messages come from a few.
+#: Limit of cached texts of hosts: nearly all messages come from a few.
 _HOSTS_KEPT: Final = 1024
-#: What every message has; one that has nothing else is NORMAL, without anything of a user's.
+#: Properties of every message; a message with no others is NORMAL, without user properties.
 _SET_ALREADY: Final = frozenset({names.UNIQ_KEY, names.BORN_HOST, names.BORN_TIMESTAMP})
 
 
 # --- sent
 MIXED: Final = "MIXED"
-#: What a topic of this type takes, as routes say it; old clients know of no other types.
+#: Types that a topic of each type accepts, as in routes; old clients know no other types.
 _TAKEN: Final[dict[str, tuple[v2.MessageType, ...]]] = {
     "UNSPECIFIED": (v2.NORMAL,),
     "NORMAL": (v2.NORMAL,),
@@ -81,9 +81,9 @@ _TAKEN: Final[dict[str, tuple[v2.MessageType, ...]]] = {
     "PRIORITY": (v2.PRIORITY,),
     MIXED: (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION),
 }
-#: Properties that make a stored message DELAY.
+#: Properties that give a stored message the type DELAY.
 _DELAYS: Final = frozenset(names.ASKING_NAMES)
-#: What makes a message of the type, for those whose message has another.
+#: How to send a message of each type, for errors.
 _MADE_BY: Final = {
     v2.NORMAL: "without any of message_group, delivery_timestamp, priority and lite_topic",
     v2.FIFO: "with message_group",
@@ -104,9 +104,9 @@ def record_of(
     born_ms: int,
     born_host: Host = NO_HOST,
 ) -> bytes:
-    """Return MESSAGE, with BODY and the string of its PROPERTIES, as a record for QUEUE of TOPIC.
+    """Return MESSAGE, with BODY and its encoded PROPERTIES, as a record for QUEUE of TOPIC.
 
-    BORN_MS is its birth if it does not say; BORN_HOST is where it came from.
+    BORN_MS is used if it has no born time. BORN_HOST is the address of its client.
     """
     system = message.system_properties
     encoding = system.body_encoding
@@ -139,7 +139,7 @@ def property_string(
     topic: str,
     kind: v2.MessageType,
 ) -> bytes:
-    """Return the property string of a message of KIND for TOPIC, which has passed the checks."""
+    """Return the property string of a message of KIND for TOPIC; the message is valid."""
     pairs: list[tuple[str, object]] = [(names.UNIQ_KEY, system.message_id)]
     if tag := system.tag:
         pairs.append((names.TAGS, tag))
@@ -160,7 +160,7 @@ def property_string(
 def _of_kind(
     system: v2.SystemProperties, topic: str, kind: v2.MessageType
 ) -> Iterator[tuple[str, object]]:
-    """Yield the properties of a message that is not NORMAL but KIND."""
+    """Yield the additional properties of a message of KIND, which is not NORMAL."""
     if kind == v2.TRANSACTION:
         yield names.TRANSACTION_PREPARED, "true"
         yield names.PRODUCER_GROUP, topic
@@ -188,7 +188,7 @@ def delivered(
     attempt: int = 0,
     invisible_ms: int = 0,
 ) -> v2.Message:
-    """Return the message that the record DATA holds: see `deliver`."""
+    """Return the message in the record DATA, as `deliver` does."""
     message = v2.Message()
     deliver(message, data, topic, handle=handle, attempt=attempt, invisible_ms=invisible_ms)
     return message
@@ -203,10 +203,10 @@ def deliver(
     attempt: int = 0,
     invisible_ms: int = 0,
 ) -> None:
-    """Make MESSAGE, which is empty, what the record DATA holds, as one of TOPIC, whatever topic it was found in.
+    """Fill MESSAGE, which is empty, from the record DATA, as one of TOPIC, whatever topic the record is in.
 
-    HANDLE, ATTEMPT and INVISIBLE_MS are those of its delivery; what is empty or 0 is not told. Raises InvalidRecord for
-    DATA that is no record.
+    HANDLE, ATTEMPT and INVISIBLE_MS are those of its delivery; empty and 0 are left out. Raises InvalidRecord if DATA
+    is not a record.
     """
     record = read_record(data)
     properties = record.properties
@@ -240,7 +240,7 @@ def deliver(
 def set_properties(
     message: v2.Message, system: v2.SystemProperties, properties: Mapping[str, str]
 ) -> None:
-    """Set what only some messages have, as stored PROPERTIES say: type, tag, keys, a user's own."""
+    """Set optional fields from stored PROPERTIES: type, tag, keys, user properties."""
     system.message_type = type_of_stored(properties)
     user = message.user_properties
     for name, value in properties.items():
@@ -297,15 +297,13 @@ _SETTERS: Final[dict[str, Callable[[v2.SystemProperties, str], None]]] = {
 
 
 def _body(record: PlainRecord) -> tuple[v2.Encoding, bytes]:
-    """Return the body of RECORD as it is delivered, and its encoding."""
+    """Return the body of RECORD for delivery, and its encoding."""
     if not record.sys_flag & SYS_COMPRESSED:
         return v2.IDENTITY, record.body
     if record.sys_flag & SYS_COMPRESSION:
         try:
             return v2.IDENTITY, decompress_body(record.body, record.sys_flag, MESSAGE_SIZE_MAX)
-        except (
-            PocketMQError
-        ):  # A bomb, or broken: its reader can make no less of it than the broker.
+        except PocketMQError:  # A decompression bomb, or damaged: deliver it as it is.
             return v2.GZIP, record.body
     return v2.GZIP, record.body
 
@@ -334,7 +332,7 @@ def _address(host: Host) -> str:
 
 
 def type_of_sent(system: v2.SystemProperties) -> v2.MessageType:
-    """Return the type of a message that is being sent, by its SYSTEM properties."""
+    """Return the type of a sent message, from its SYSTEM properties."""
     if system.message_type == v2.TRANSACTION:
         return v2.TRANSACTION
     if system.HasField("delivery_timestamp"):
@@ -347,7 +345,7 @@ def type_of_sent(system: v2.SystemProperties) -> v2.MessageType:
 
 
 def type_of_stored(properties: Mapping[str, str]) -> v2.MessageType:
-    """Return the type of a message that was stored with PROPERTIES."""
+    """Return the type of a message with the stored PROPERTIES."""
     if properties.get(names.TRANSACTION_PREPARED, "").lower() == "true":
         return v2.TRANSACTION
     if not _DELAYS.isdisjoint(properties):
@@ -360,17 +358,17 @@ def type_of_stored(properties: Mapping[str, str]) -> v2.MessageType:
 
 
 def accepted_types(topic: TopicConfig) -> tuple[v2.MessageType, ...]:
-    """Return the types that a route of TOPIC names; never none."""
+    """Return the types in a route of TOPIC, at least one."""
     return accepted_by(_type_name(topic))
 
 
 def accepted_by(type_name: str) -> tuple[v2.MessageType, ...]:
-    """Return the types that a route of a topic of type TYPE_NAME names; never none."""
+    """Return the types in a route of a topic of type TYPE_NAME, at least one."""
     return _TAKEN.get(type_name, _TAKEN["NORMAL"])
 
 
 def check_type(topic: TopicConfig, kind: v2.MessageType) -> None:
-    """Raise Refused (MESSAGE_PROPERTY_CONFLICT_WITH_TYPE) unless TOPIC takes messages of KIND."""
+    """Raise Refused (MESSAGE_PROPERTY_CONFLICT_WITH_TYPE) unless TOPIC accepts messages of KIND."""
     if not topic.attributes and kind == v2.NORMAL:
         return
     accepted = accepted_types(topic)
@@ -379,7 +377,7 @@ def check_type(topic: TopicConfig, kind: v2.MessageType) -> None:
     wanted = accepted[0]
     raise Refused(
         v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-        f"topic {topic.name!r} takes {v2.MessageType.Name(wanted)} messages ({TYPE_ATTRIBUTE}), and this one is"
+        f"topic {topic.name!r} accepts {v2.MessageType.Name(wanted)} messages ({TYPE_ATTRIBUTE}), but this one is"
         f" {v2.MessageType.Name(kind)}: send it {_MADE_BY[wanted]}, or to a topic of its type, or of type {MIXED}",
         field="message_type",
         limit=v2.MessageType.Name(wanted),

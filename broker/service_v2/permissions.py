@@ -11,9 +11,9 @@
     QueryRoute                                      Pub or Sub on the topic
     Telemetry: settings                             a producer's Pub on each topic, a consumer's Sub on group and topics
 
-Apache RocketMQ 5.5.0 does the same, except that it checks the topic of the first message only, and checks no calls of
-pulling and offsets. A refusal is UNAUTHORIZED (40100), without a user or without a permission: in the reply, or as the
-only message of a stream, which then ends.
+Apache RocketMQ 5.5.0 does the same, except that it checks only the topic of the first message, and no calls of pull
+consumers and offsets. A refusal is UNAUTHORIZED (40100), without a user or without a permission: in the reply, or as
+the only message of a stream, which then ends.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ RULES: Final = {f"/{SERVICE}/{method}": rule for method, rule in _BY_METHOD.item
 
 
 class OfficialRefusal(Refusal):
-    """The status in the answer: of a stream it is the only message."""
+    """Answers a refused call with a status; on a stream it is the only message."""
 
     def unary(self, method: Method, error: PocketMQError) -> Message:
         reply: Any = method.reply_type
@@ -131,7 +131,7 @@ class OfficialRefusal(Refusal):
 
 
 def guarded(guard: Guard, table: MethodTable, cluster: str) -> MethodTable:
-    """Return TABLE, all that a broker in CLUSTER serves, behind GUARD."""
+    """Return TABLE, the methods of a broker in CLUSTER, with permission checks by GUARD."""
     official = {method.path: method for method in table if method.path.startswith(f"/{SERVICE}/")}
     own = {method.path: method for method in table if method.path not in official}
     return guard.guarded(MethodTable(official), RULES, OfficialRefusal()) | guard.guarded(

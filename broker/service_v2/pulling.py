@@ -1,12 +1,12 @@
-"""Consumers that keep their own place: PullMessage, UpdateOffset, GetOffset, QueryOffset.
+"""Pull consumers: PullMessage, UpdateOffset, GetOffset, QueryOffset.
 
     PullMessage   status   message …   next_offset
 
-A pull reads one queue from an offset on, and waits where there is nothing yet; nobody is lent anything. The offset that
-a group updates is the one that it has everywhere: a group that pops goes on there. Of a request that is refused nothing
-follows the status, except where an offset lies outside the queue: next_offset is then the nearest one in it.
+A pull reads one queue from an offset on, and waits if there are no messages; the messages are not leased. The offset
+that a group updates is its committed offset: a group that uses pop continues there. Of a refused request, only the
+status is sent; if an offset is outside the queue, next_offset follows, the nearest valid one.
 
-Apache's 5.5.0 serves none of these (fixture v2/pull-offset); what they mean is from v2-protocol.md §4.8.
+Apache RocketMQ 5.5.0 supports none of these (fixture v2/pull-offset); their meaning is from v2-protocol.md §4.8.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ logger = logging.getLogger(__name__)
 BATCH_DEFAULT: Final = 32
 BATCH_MAX: Final = 1_024
 
-#: Raises LeaseLost if somebody holds one of the queues for the group.
+#: Raises LeaseLost if a member owns one of the queues for the group.
 CheckCommit = Callable[[str, Sequence[pb.GroupOffset]], None]
 
 
 class PullConsumers:
-    """Answers pulls, and what groups ask about offsets."""
+    """Answers pulls, and requests about the offsets of groups."""
 
     def __init__(
         self,
@@ -79,10 +79,8 @@ class PullConsumers:
             }
         )
 
-    # --- pulling
-
     def pull(self, request: v2.PullMessageRequest, stream: Stream) -> None:
-        """Answer what there is of a queue from an offset on, now or later."""
+        """Answer the messages of a queue from an offset on, now or later."""
         try:
             client_id(stream)
             fetch = self._fetch_of(request, stream)
@@ -92,7 +90,7 @@ class PullConsumers:
                 stream.on_cancel(partial(_let_go, waiting))
         except PocketMQError as error:
             _refuse(stream, status_of(error))
-        except Exception as bug:  # The edge: a handler's bug costs its own call, not the process.
+        except Exception as bug:  # A bug fails only this call, not the process.
             _refuse(stream, status_of_bug("PullMessageRequest", bug))
 
     def _fetch_of(self, request: v2.PullMessageRequest, stream: Stream) -> pb.FetchRequest:
@@ -110,7 +108,7 @@ class PullConsumers:
         if request.offset < 0:
             raise Refused(
                 v2.ILLEGAL_OFFSET,
-                f"offset is {request.offset}: ask QueryOffset where the queue begins",
+                f"offset is {request.offset}: use QueryOffset to find the first offset of the queue",
                 field="offset",
                 limit=0,
                 value=request.offset,
@@ -130,14 +128,12 @@ class PullConsumers:
             check_crcs=True,
         )
 
-    # --- offsets
-
     def update(
         self, request: v2.UpdateOffsetRequest, call: Call
     ) -> v2.UpdateOffsetResponse | Later:
-        """Have a group go on at an offset; the group is made if there is none.
+        """Set the committed offset of a group; create the group if it does not exist.
 
-        A kill may lose a step forward, whose messages come again; a step back is answered once it is saved.
+        A kill may lose a forward step, whose messages are redelivered. A backward step is answered once it is saved.
         """
         group = checked_group(request.group.name)
         topic, queue = self._queue(request.message_queue)
@@ -145,7 +141,7 @@ class PullConsumers:
         offset = request.offset
         if not low <= offset <= high:
             raise OffsetOutOfRange(
-                f"offset {offset} of {topic!r}, queue {queue}: the queue holds {low} to {high}",
+                f"offset {offset} of {topic!r}, queue {queue}: valid offsets are {low} to {high}",
                 field="offset",
                 limit=high,
                 value=offset,
@@ -160,20 +156,20 @@ class PullConsumers:
         return answered_when(self._offsets.when_saved, call, _updated)
 
     def get(self, request: v2.GetOffsetRequest, call: Call) -> v2.GetOffsetResponse:
-        """Answer where a group goes on."""
+        """Answer the committed offset of a group."""
         group = checked_group(request.group.name)
         topic, queue = self._queue(request.message_queue)
         offset = self._offsets.committed(topic, group, queue)
         if offset is None:
             raise Refused(
                 v2.OFFSET_NOT_FOUND,
-                f"group {group!r} has no offset of {topic!r}, queue {queue}: it has finished nothing there yet",
+                f"group {group!r} has not committed an offset of {topic!r}, queue {queue}",
                 group=group,
             )
         return v2.GetOffsetResponse(status=OK, offset=offset)
 
     def query(self, request: v2.QueryOffsetRequest, call: Call) -> v2.QueryOffsetResponse:
-        """Answer where a queue begins or ends, or the first message stored at or after an instant."""
+        """Answer the first or the end offset of a queue, or the first message stored at or after a time."""
         topic, queue = self._queue(request.message_queue)
         low, high = self._store.queue_bounds(topic, queue)
         policy = request.query_offset_policy
@@ -187,7 +183,7 @@ class PullConsumers:
         else:
             raise Refused(
                 v2.BAD_REQUEST,
-                f"query_offset_policy is {policy}, timestamp is not set: say BEGINNING (0), END (1), or TIMESTAMP (2)"
+                f"query_offset_policy is {policy}, timestamp is not set: use BEGINNING (0), END (1), or TIMESTAMP (2)"
                 " with a timestamp",
                 field="query_offset_policy",
                 value=policy,
@@ -210,10 +206,10 @@ def _let_go(waiting: WatchedOperation) -> None:
 
 
 def _answer(stream: Stream, topic: v2.Resource, asked: int, reply: pb.FetchReply) -> None:
-    """Send what REPLY to a fetch from ASKED on brought."""
+    """Send REPLY, the reply to a fetch from ASKED on."""
     try:
         _send(stream, topic, asked, reply)
-    except Exception as bug:  # The edge: others wait for the same event.
+    except Exception as bug:  # Other waiters for the same event must continue.
         _refuse(stream, status_of_bug("PullMessageRequest", bug))
 
 

@@ -1,9 +1,9 @@
-"""The addresses at which official clients are told to connect.
+"""The addresses that official clients get for their connections.
 
-A client names in its requests for routes, and in its settings, the access point at which it found the broker. The
-answer names the same one, because that way works: through a forwarded port, the name of a container, a Kubernetes
-service, IPv6. `broker.v2_endpoints` overrides that, for a balancer in front of several brokers. A client that names
-none gets the address of the broker.
+A client sends in its requests for routes, and in its settings, the access point at which it found the broker. The
+answer has the same one, because that address works: through a forwarded port, the name of a container, a Kubernetes
+service, IPv6. `broker.v2_endpoints` overrides that, for a load balancer in front of several brokers. A client that
+sends none gets the address of the broker.
 
 Of a replica set, all live replicas are named, the master first: each accepts calls, and relays them to the master.
 Only the master is named if the replicas are known by names instead of addresses, because clients refuse several names.
@@ -19,15 +19,17 @@ from typing import Final
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from .statuses import Refused
 
-#: Languages, as clients name them, that take one address alone; those of Node.js say HTTP.
+#: Languages, as clients name them, whose clients accept only one address; those in Node.js say
+#: HTTP.
 TAKE_ONE_ADDRESS: Final = frozenset({"HTTP", "NODE_JS"})
 _PORT_MAX: Final = 65_535
 _ADDRESSES_MAX: Final = 64
 
 
 class Reach:
-    """FIXED: "host:port" of the addresses that every client is told; none: as it dialled. OWN: the broker's address,
-    and those of its replicas, if it has some, behind it.
+    """FIXED: the addresses "host:port" for all clients; empty: those that they dialled.
+
+    OWN returns the broker's address, followed by those of its replicas.
     """
 
     def __init__(self, fixed: Sequence[str], own: Callable[[], Sequence[str]]) -> None:
@@ -35,7 +37,7 @@ class Reach:
         self._own = own
 
     def of(self, dialled: v2.Endpoints, elsewhere: Collection[str] = ()) -> v2.Endpoints:
-        """Return what a client that DIALLED an access point connects to; raise Refused (ILLEGAL_ACCESS_POINT).
+        """Return the addresses for a client that DIALLED an access point; raise Refused (ILLEGAL_ACCESS_POINT).
 
         ELSEWHERE: the addresses of other brokers, "host:port".
         """
@@ -47,7 +49,7 @@ class Reach:
         _check(dialled)
         pairs = [(address.host, address.port) for address in dialled.addresses]
         ours = [pair for pair in pairs if _written(*pair) not in elsewhere]
-        if not ours:  # It has dialled another broker, and comes here by a route: C++ asks any of one for assignments.
+        if not ours:  # It dialled another broker, and found this one in a route: C++ asks any broker for assignments.
             return endpoints_of_replicas(own)
         if len(own) > 1 and all(_written(*pair) in own for pair in ours):
             return endpoints_of_replicas(own)
@@ -56,12 +58,12 @@ class Reach:
         return _endpoints(ours)
 
     def of_settings(self, dialled: v2.Endpoints) -> v2.Endpoints:
-        """Return the same for an access point that a client need not have: one that is none counts as not said."""
+        """Like `of`, for an optional access point: an invalid one is ignored."""
         try:
             found = self.of(dialled)
         except Refused:
             found = self.of(v2.Endpoints())
-        if len(self._own()) > 1:  # What is measured goes to one of them.
+        if len(self._own()) > 1:  # Metrics go to one of them.
             del found.addresses[1:]
         return found
 
@@ -73,7 +75,7 @@ def endpoints_at(addresses: Sequence[str]) -> v2.Endpoints:
 
 
 def endpoints_of_replicas(addresses: Sequence[str]) -> v2.Endpoints:
-    """Return the endpoints of ADDRESSES, the master's first, as far as clients take several."""
+    """Return the endpoints of ADDRESSES, the master's first; only that one if clients accept no more."""
     first = endpoints_at(addresses[:1])
     if first.scheme != v2.DOMAIN_NAME:
         for address in addresses[1:]:
@@ -92,7 +94,7 @@ def _endpoints(addresses: Sequence[tuple[str, int]]) -> v2.Endpoints:
 
 
 def _written(host: str, port: int) -> str:
-    """Return HOST and PORT as registrations have them."""
+    """Return HOST and PORT as in registrations."""
     host = host.strip("[]")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -109,7 +111,7 @@ def _check(dialled: v2.Endpoints) -> None:
     if len(dialled.addresses) > _ADDRESSES_MAX:
         raise Refused(
             v2.ILLEGAL_ACCESS_POINT,
-            f"endpoints: {len(dialled.addresses)} addresses, the limit is {_ADDRESSES_MAX}: name fewer",
+            f"endpoints: {len(dialled.addresses)} addresses, the limit is {_ADDRESSES_MAX}: use fewer",
             field="endpoints",
             limit=_ADDRESSES_MAX,
             value=len(dialled.addresses),
@@ -118,8 +120,8 @@ def _check(dialled: v2.Endpoints) -> None:
         if not address.host.strip() or not 0 < address.port <= _PORT_MAX:
             raise Refused(
                 v2.ILLEGAL_ACCESS_POINT,
-                f"endpoints: {address.host[:64]!r} port {address.port} is nothing to connect to: give a host, and a"
-                f" port between 1 and {_PORT_MAX}",
+                f"endpoints: {address.host[:64]!r} port {address.port} cannot be connected to: use a host, and a"
+                f" port from 1 to {_PORT_MAX}",
                 field="endpoints",
                 value=f"{address.host[:64]}:{address.port}",
             )

@@ -1,11 +1,11 @@
-"""ReceiveMessage: messages for simple and push consumers, at once or when the wait is over.
+"""ReceiveMessage: messages for simple and push consumers, at once or when they arrive.
 
     status   message …   delivery_timestamp
 
 A receive waits as long as it asks, between POLLING_LEAST_MS and POLLING_MOST_MS, and ends half a second before its
-client gives up. It ignores the queue of the request and gets messages of the whole topic, up to BATCH_MAX. A wait has
-no task: the handler keeps its stream. If a stream breaks, the messages that it did not carry are returned, except for
-push consumers that name their attempts, because they ask for the same messages again.
+client times out. It ignores the queue of the request and gets messages of the whole topic, up to BATCH_MAX. A wait has
+no task: the handler keeps its stream. If a stream breaks, its unsent messages are returned. Exception: a push consumer
+with attempt ids asks for the same messages again.
 
 Source: v2-protocol.md §3.5, §4.3; fixtures v2/receive.
 """
@@ -33,14 +33,15 @@ from .subscriptions import Subscriptions
 logger = logging.getLogger(__name__)
 POLLING_LEAST_MS: Final = 5_000
 POLLING_MOST_MS: Final = 20_000
-#: A receive is over so long before its caller's deadline.
+#: A receive ends this long before its client's deadline.
 DEADLINE_SPARE_MS: Final = 500
-#: Of the time that a caller gives without saying how long to wait, so much is for the answer: half a usual time-out.
+#: If a client sets only a deadline, this part of it is kept for the answer: half of a usual
+#: timeout.
 _REQUEST_SHARE_MS: Final = 1_500
-#: What a broken stream did not carry comes again after this.
+#: Messages that a broken stream did not send are redelivered after this time.
 _HANDED_BACK_MS: Final = 1_000
 _VERSION: Final = "x-mq-client-version"
-#: Clients before this one do not know ILLEGAL_POLLING_TIME.
+#: Earlier versions of clients do not know ILLEGAL_POLLING_TIME.
 _POLLING_TIME_SINCE: Final = (5, 0, 3)
 NOTHING_NEW: Final = v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message")
 _NOTHING_MATCHES: Final = v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no match message")
@@ -48,9 +49,9 @@ _ALL_IS_WELL: Final = v2.ReceiveMessageResponse(status=OK)
 
 
 class Receiving:
-    """Answers receives from POPS; SUBSCRIPTIONS knows what others of a group want, NOW_MS when a delivery leaves.
+    """Answers receives from POPS. SUBSCRIPTIONS has the filters of groups. NOW_MS returns the time for deliveries.
 
-    INVISIBLE_MS_MIN: the shortest time that messages may be asked to stay away for.
+    INVISIBLE_MS_MIN: the shortest invisible duration that a client may ask for.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Receiving:
         )
 
     def receive(self, request: v2.ReceiveMessageRequest, stream: Stream) -> None:
-        """Deliver what there is, now or later."""
+        """Deliver messages, now or later."""
         try:
             client = client_id(stream)
         except Refused as error:
@@ -96,32 +97,34 @@ class Receiving:
                 stream.on_cancel(waiting.cancel)
         except errors.PocketMQError as error:
             self.nothing(stream, status_of(error))
-        except Exception as bug:  # The edge: a handler's bug costs its own call, not the process.
+        except Exception as bug:  # A bug fails only this call, not the process.
             self.nothing(stream, status_of_bug("ReceiveMessageRequest", bug))
 
     def nothing(self, stream: Stream, status: v2.Status) -> None:
-        """Answer with STATUS, and no message."""
+        """Answer with STATUS, without a message."""
         stream.send(v2.ReceiveMessageResponse(status=status))
         self.end(stream)
 
     def end(self, stream: Stream) -> None:
-        """Say when the answer left, and end it."""
+        """Send the delivery time, and end the stream."""
         last = v2.ReceiveMessageResponse()
         last.delivery_timestamp.FromMilliseconds(self._now_ms())
         stream.send(last)
         stream.finish()
 
     def hand_back(self, asked: Asked, handles: Sequence[str]) -> None:
-        """Have what nobody got come again soon. That counts: what no client can take must not come for ever."""
+        """Return undelivered messages for redelivery. The attempt counts: a message that no client can accept must not
+        loop.
+        """
         for handle in handles:
             try:
                 self._pops.change_invisible(asked.group, asked.topic, handle, _HANDED_BACK_MS)
             except errors.InvalidReceiptHandle:
-                continue  # It comes again already.
+                continue  # It is due for redelivery already.
 
 
 class _Answer:
-    """What a receive, which may wait, is answered with."""
+    """Answers a receive, which may wait."""
 
     __slots__ = ("_asked", "_receiving", "_stream", "_topic")
 
@@ -134,10 +137,10 @@ class _Answer:
         self._stream = stream
 
     def popped(self, popped: Popped) -> None:
-        """Send what was POPPED."""
+        """Send the result POPPED."""
         try:
             self._send(popped)
-        except Exception as bug:  # The edge: others wait for the same event.
+        except Exception as bug:  # Other waiters for the same event must continue.
             self._receiving.nothing(self._stream, status_of_bug("ReceiveMessageRequest", bug))
 
     def _send(self, popped: Popped) -> None:
@@ -153,7 +156,7 @@ class _Answer:
     def _replies(
         self, deliveries: Iterable[PoppedMessage]
     ) -> Iterator[tuple[str, v2.ReceiveMessageResponse]]:
-        """Yield handle and reply of each of DELIVERIES that is a message."""
+        """Yield handle and reply of each of DELIVERIES that is a valid message."""
         topic = self._topic
         for record, found_in, queue, offset, attempt, handle, invisible_ms in deliveries:
             reply = v2.ReceiveMessageResponse()
@@ -167,7 +170,7 @@ class _Answer:
                     invisible_ms=invisible_ms,
                 )
             except errors.InvalidRecord as error:
-                # Its attempts count, and then it is given up.
+                # Its attempts count, so it becomes a dead letter.
                 logger.error(
                     "record cannot be delivered topic=%s queue=%d offset=%d problem=%s",
                     found_in,
@@ -182,7 +185,7 @@ class _Answer:
         stream = self._stream
         send = stream.send
         send(_ALL_IS_WELL)
-        #: Handles, and how much the stream has taken up to the end of each message.
+        #: Handles, and the bytes of the stream up to the end of each message.
         ends: list[tuple[str, int]] = []
         for handle, reply in replies:
             send(reply)
@@ -193,11 +196,11 @@ class _Answer:
 
     @property
     def _is_repeated(self) -> bool:
-        """Will its client ask for the same again? If it does not, it is gone, and its leases with it."""
+        """Return whether its client will ask for the same messages again. If it has gone, its leases end."""
         return bool(self._asked.attempt_id) and self._asked.auto_renew
 
     def _broken(self, ends: Sequence[tuple[str, int]], taken_bytes: int) -> None:
-        """Hand back what had not left when the stream broke."""
+        """Return the messages that were not sent when the stream broke."""
         left_bytes = taken_bytes - self._stream.queued_bytes
         lost = [handle for handle, end in ends if end > left_bytes or not taken_bytes]
         self._receiving.hand_back(self._asked, lost)
@@ -210,7 +213,7 @@ def _asked(
     wanted: pb.Filter,
     invisible_min_ms: int,
 ) -> Asked:
-    """Return what REQUEST of CLIENT asks of pop, of what is WANTED; raise Refused."""
+    """Return the pop request for REQUEST of CLIENT, with the filter WANTED; raise Refused."""
     group = checked_group(request.group.name)
     topic = checked_topic(request.message_queue.topic.name)
     wait_ms = _wait_ms(request, stream)
@@ -241,14 +244,14 @@ def _asked(
 
 
 def _wait_ms(request: v2.ReceiveMessageRequest, stream: Stream) -> int:
-    """Return how long a receive may wait; raise Refused for a caller that gives less than the shortest wait."""
+    """Return how long a receive may wait; raise Refused if the client's deadline is before the shortest wait."""
     left_ms = stream.deadline_ms
     if left_ms is not None and left_ms < POLLING_LEAST_MS:
         knows = _version(stream.metadata.get(_VERSION, "")) >= _POLLING_TIME_SINCE
         raise Refused(
             v2.ILLEGAL_POLLING_TIME if knows else v2.BAD_REQUEST,
             f"{left_ms} ms are left until the deadline of this call, and the shortest wait for messages is"
-            f" {POLLING_LEAST_MS} ms: give it a later deadline, of the polling time and some seconds",
+            f" {POLLING_LEAST_MS} ms: set a later deadline, the polling time and some seconds",
             field="long_polling_timeout",
             limit=POLLING_LEAST_MS,
             value=left_ms,
@@ -264,7 +267,7 @@ def _wait_ms(request: v2.ReceiveMessageRequest, stream: Stream) -> int:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """Return the numbers of a client's version; the newest for one that is not known."""
+    """Return the numbers of a client's version; the newest one if it cannot be parsed."""
     parts = text.strip().lstrip("v").split("-")[0].split(".")
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
         return (1 << 31,)

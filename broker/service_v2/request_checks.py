@@ -1,6 +1,6 @@
-"""Checks of requests of `apache.rocketmq.v2`: names and limits, each breach with its code.
+"""Checks of requests of `apache.rocketmq.v2`: names and limits, each with its code.
 
-The limits are Apache's (v2-protocol.md §2.2). A message within all limits costs about 2 µs here. Pure.
+The limits are RocketMQ's (v2-protocol.md §2.2). A message within all limits costs about 2 µs here. Pure.
 
     what                       limit                                                  code
     topic                      name rules of proto/topics.py, none of the system's    ILLEGAL_TOPIC
@@ -12,7 +12,7 @@ The limits are Apache's (v2-protocol.md §2.2). A message within all limits cost
     message id                 not blank, no control character                        ILLEGAL_MESSAGE_ID
     user property              name not the broker's own; no control character        ILLEGAL_MESSAGE_PROPERTY_KEY
     user properties            128, with tag and keys 16 KiB of UTF-8                 MESSAGE_PROPERTIES_TOO_LARGE
-    delivery time              so far ahead as the caller allows                      ILLEGAL_DELIVERY_TIME
+    delivery time              how far ahead the caller allows                        ILLEGAL_DELIVERY_TIME
     recovery of a transaction  0 to 3600 s                                            BAD_REQUEST
     lite topic                 1 to 64 letters, digits, "_" and "-"                   ILLEGAL_LITE_TOPIC
     priority                   0 or more                                              BAD_REQUEST
@@ -56,7 +56,7 @@ SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LITE_TOPIC: Final = re.compile(r"[a-zA-Z0-9_-]+")
-#: Names that are known to be good; asking again costs nothing.
+#: Limit of cached valid names.
 _NAMES_KEPT: Final = 4096
 _SHOWN_MAX: Final = 64  # characters of a bad value
 _NO_CONTROL: Final = "holds a control character"
@@ -72,11 +72,11 @@ _RESERVED: Final = """
     DLQ_ORIGIN_MESSAGE_ID __CRC32#
 """
 
-#: Apache's reserved names (v2-protocol.md §2.2, MessageConst). Apache refuses these alone, and so leaks some of the
-#: others to consumers, or lets senders overwrite them.
+#: RocketMQ's reserved names (v2-protocol.md §2.2, MessageConst). RocketMQ refuses only these, so
+#: consumers see some of the others, or producers can overwrite them.
 RESERVED: Final = frozenset(_RESERVED.split())
 
-#: All that brokers and proxies keep in properties: refused when it is sent, left out when messages are delivered.
+#: All properties that brokers and proxies use: refused in sent messages, left out of deliveries.
 INTERNAL: Final = RESERVED | {
     names.SHARDING_KEY,
     names.LITE_TOPIC,
@@ -100,17 +100,17 @@ class KnownGroups(Protocol):
 
 
 def topic_name(resource: v2.Resource) -> str:
-    """Return the topic that RESOURCE names; raise Refused (ILLEGAL_TOPIC) if there can be none of this name.
+    """Return the topic in RESOURCE; raise Refused (ILLEGAL_TOPIC) for an impossible name.
 
-    The namespace is no part of it: Apache's proxy does not look at it either. Whether a name may be that of a new topic
-    counts where the topic does not exist (`service.code_of`).
+    The namespace is ignored, as in RocketMQ's proxy. The rules for names of new topics apply only if the topic does not
+    exist (`service.code_of`).
     """
     return checked_topic(resource.name)
 
 
 @lru_cache(_NAMES_KEPT)
 def checked_topic(name: str) -> str:
-    """Return the topic NAME; raise Refused (ILLEGAL_TOPIC) if there can be none, or only one of the broker's own."""
+    """Return the topic NAME; raise Refused (ILLEGAL_TOPIC) for an impossible name, or one of the broker's own."""
     try:
         check_topic(name)
     except InvalidName as error:
@@ -126,7 +126,7 @@ def checked_topic(name: str) -> str:
 
 
 def group_name(resource: v2.Resource, known: KnownGroups) -> str:
-    """Return the consumer group that RESOURCE names: one of those KNOWN, or one that may be created.
+    """Return the consumer group in RESOURCE: one of those KNOWN, or one that may be created.
 
     Raises Refused (ILLEGAL_CONSUMER_GROUP).
     """
@@ -138,7 +138,7 @@ def group_name(resource: v2.Resource, known: KnownGroups) -> str:
 
 @lru_cache(_NAMES_KEPT)
 def checked_group(name: str) -> str:
-    """Return the consumer group NAME; raise Refused (ILLEGAL_CONSUMER_GROUP) if there can be none of this name."""
+    """Return the consumer group NAME; raise Refused (ILLEGAL_CONSUMER_GROUP) for an impossible name."""
     try:
         check_group(name)
     except InvalidName as error:
@@ -146,7 +146,7 @@ def checked_group(name: str) -> str:
     if name.startswith(SYSTEM_GROUP_PREFIX):
         raise Refused(
             v2.ILLEGAL_CONSUMER_GROUP,
-            f"group {name!r}: names that begin with {SYSTEM_GROUP_PREFIX} are the broker's own, choose another",
+            f"group {name!r}: names that begin with {SYSTEM_GROUP_PREFIX} are the broker's own, use another",
             field="group",
             value=name,
         )
@@ -162,11 +162,11 @@ def _check_new_group(name: str) -> None:
 
 
 def check_lite_topic(name: str) -> None:
-    """Raise Refused (ILLEGAL_LITE_TOPIC) unless NAME is fit for a lite topic."""
+    """Raise Refused (ILLEGAL_LITE_TOPIC) unless NAME is a valid lite topic."""
     if not _LITE_TOPIC.fullmatch(name) or len(name) > LITE_TOPIC_LENGTH_MAX:
         raise Refused(
             v2.ILLEGAL_LITE_TOPIC,
-            f"lite_topic is {_shown(name)}, {len(name)} characters: give 1 to {LITE_TOPIC_LENGTH_MAX} letters, digits,"
+            f"lite_topic is {_shown(name)}, {len(name)} characters: use 1 to {LITE_TOPIC_LENGTH_MAX} letters, digits,"
             " _ and -",
             field="lite_topic",
             limit=LITE_TOPIC_LENGTH_MAX,
@@ -175,9 +175,9 @@ def check_lite_topic(name: str) -> None:
 
 
 def check_invisible(invisible_ms: int, least_ms: int, remedy: str = "") -> None:
-    """Raise Refused (ILLEGAL_INVISIBLE_TIME) unless a message may stay away for INVISIBLE_MS, LEAST_MS at least.
+    """Raise Refused (ILLEGAL_INVISIBLE_TIME) unless INVISIBLE_MS is between LEAST_MS and the maximum.
 
-    The sentence begins as Apache's does; REMEDY ends the one for too short a time.
+    The text begins as RocketMQ's. REMEDY is added for a time that is too short.
     """
     if invisible_ms < least_ms:
         size, bound = "small. min", least_ms
@@ -195,14 +195,14 @@ def check_invisible(invisible_ms: int, least_ms: int, remedy: str = "") -> None:
 
 
 def filter_of(expression: v2.FilterExpression) -> pb.Filter:
-    """Return the filter that EXPRESSION asks for; raise Refused for SQL without any."""
+    """Return the filter in EXPRESSION; raise Refused for empty SQL."""
     text = expression.expression
     if expression.type != v2.SQL:
         return pb.Filter(kind=pb.Filter.TAG, expression=text) if text else pb.Filter()
     if not text.strip():
         raise Refused(
             v2.ILLEGAL_FILTER_EXPRESSION,
-            "the SQL expression is empty: write one, or '*' as a TAG for every message",
+            "the SQL expression is empty: set it, or use the tag '*' for every message",
             field="expression",
         )
     return pb.Filter(kind=pb.Filter.SQL, expression=text)
@@ -217,10 +217,10 @@ def check_message(
     now_ms: int,
     delay_max_ms: int,
 ) -> None:
-    """Raise Refused unless MESSAGE keeps all limits, but for its topic's name and type.
+    """Raise Refused unless MESSAGE is within all limits. Name and type of its topic are not checked.
 
-    BODY, USER properties and KEYS are its own, handed in because every look at them makes a copy. DELAY_MAX_MS says how
-    far ahead of NOW_MS it may be delivered.
+    BODY, USER properties and KEYS are its own; they are passed because each access makes a copy. DELAY_MAX_MS: how far
+    after NOW_MS it may be delivered.
     """
     if not 0 < len(body) <= BODY_BYTES_MAX:
         _refuse_body(len(body))
@@ -241,12 +241,12 @@ def check_message(
 
 
 def milliseconds(time: Timestamp | Duration) -> int:
-    """Return TIME, an instant or a length of time, in whole milliseconds."""
+    """Return TIME, a time or a duration, in whole milliseconds."""
     return time.seconds * 1000 + time.nanos // 1_000_000
 
 
 def _check_place(system: v2.SystemProperties) -> None:
-    """Check what says where a message goes and where it comes from."""
+    """Check the destination, and the born host."""
     if group := system.message_group:
         _check_text(v2.ILLEGAL_MESSAGE_GROUP, "message_group", group)
         size = len(group.encode())
@@ -312,7 +312,7 @@ def _check_properties(user: Mapping[str, str], tag: str, keys: Sequence[str]) ->
         raise Refused(
             v2.MESSAGE_PROPERTIES_TOO_LARGE,
             f"user properties, tag and keys have {size} bytes, the limit is {PROPERTIES_BYTES_MAX}: put what is large"
-            " into the body",
+            " in the body",
             field="user_properties",
             limit=PROPERTIES_BYTES_MAX,
             value=size,
@@ -320,11 +320,11 @@ def _check_properties(user: Mapping[str, str], tag: str, keys: Sequence[str]) ->
 
 
 def _refuse_property(user: Mapping[str, str]) -> None:
-    """Refuse what is wrong with the names and values of USER properties."""
+    """Raise Refused for the first invalid name or value of USER properties."""
     for name, value in user.items():
         what = f"user property {_shown(name)}"
         if name in INTERNAL:
-            problem = "the broker keeps something of its own under this name: choose another"
+            problem = "the broker uses this name: choose another"
         elif _CONTROL.search(name):
             problem = f"its name {_NO_CONTROL}"
         elif _CONTROL.search(value):
@@ -346,7 +346,7 @@ def _refuse_body(size: int) -> NoReturn:
         )
     raise Refused(
         v2.MESSAGE_BODY_TOO_LARGE,
-        f"the body has {size} bytes, the limit is {BODY_BYTES_MAX} (4 MiB), as it is sent: compress or divide it",
+        f"the body has {size} bytes as sent, the limit is {BODY_BYTES_MAX} (4 MiB): compress or divide it",
         field="body",
         limit=BODY_BYTES_MAX,
         value=size,
@@ -354,11 +354,11 @@ def _refuse_body(size: int) -> NoReturn:
 
 
 def _check_text(code: v2.Code, field: str, text: str) -> None:
-    """Raise Refused with CODE if TEXT, which is not empty, is blank or holds a control character."""
+    """Raise Refused with CODE if TEXT, which is not empty, is blank or contains a control character."""
     if _CONTROL.search(text):
         _refuse(code, field, text, _NO_CONTROL)
     if text.isspace():
-        _refuse(code, field, text, "is blank: give at least one visible character")
+        _refuse(code, field, text, "is blank: use at least one visible character")
 
 
 def _refuse(code: v2.Code, field: str, text: str, rule: str) -> NoReturn:

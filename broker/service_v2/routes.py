@@ -1,4 +1,4 @@
-"""QueryRoute and QueryAssignment: the queues of a topic, and those that a push consumer receives from.
+"""QueryRoute and QueryAssignment: the queues of a topic, and the queues from which a push consumer receives.
 
 The answer has the queues of all brokers that have the topic: this broker's under the access point that the client used
 (reach.py), others' where they are registered. Brokers alternate, by name, because a simple consumer asks one queue
@@ -6,8 +6,8 @@ after the other, and waits at each. All brokers answer in the same order, becaus
 group by its position. Of each broker, queues that can be read and written come first, because Node.js clients use only
 queue 0. An unknown topic is TOPIC_NOT_FOUND and is not created: clients ask before they send.
 
-A group that is not orderly is assigned one queue per broker, with id −1. An
-orderly group is assigned every readable queue.
+A group that is not orderly is assigned one queue per broker, with id −1. An orderly group is assigned every readable
+queue.
 
 Source: v2-protocol sections 3.3 and 4.2; the recordings query-route and query-assignment.
 """
@@ -33,7 +33,7 @@ from .request_checks import group_name, topic_name
 from .service import service, unary
 from .statuses import OK, Refused, status_of, status_of_bug
 
-#: The queue that stands for all queues of a broker.
+#: Queue id that means all queues of a broker.
 ALL_QUEUES: Final = -1
 
 
@@ -42,7 +42,7 @@ Item = TypeVar("Item")
 
 
 class RouteQueries:
-    """The routes of the broker NAME."""
+    """Answers requests for routes. NAME is this broker."""
 
     def __init__(
         self, name: str, topics: Topics, groups: Groups, reach: Reach, neighbours: Neighbours
@@ -89,7 +89,7 @@ class RouteQueries:
         return self._with_others(name, call, answer, v2.QueryRouteResponse)
 
     def assignment(self, request: v2.QueryAssignmentRequest, call: Call) -> Any:
-        """Answer what a member of a group receives from: the same for all of them."""
+        """Answer the queues from which a member of a group receives; they are the same for all members."""
         name = topic_name(request.topic)
         group = group_name(request.group, self._groups)
 
@@ -142,7 +142,7 @@ class RouteQueries:
                 reply = answer(found)
             except PocketMQError as error:
                 reply = reply_type(status=status_of(error))
-            except Exception as bug:  # The edge: others hear of the same answer.
+            except Exception as bug:  # Other waiters for the same answer must continue.
                 reply = reply_type(status=status_of_bug(reply_type.DESCRIPTOR.name, bug))
             call.reply(reply)
 

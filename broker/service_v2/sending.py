@@ -1,9 +1,9 @@
 """Methods of producers: SendMessage, EndTransaction, RecallMessage.
 
-SendMessage stores a request as a whole or refuses it as a whole, with one status and no entries. The broker chooses the
-queues, whatever queue a request names. Messages without a group go together into one queue, each group into its own:
+SendMessage stores a request completely or refuses it completely, with one status and no entries. The broker chooses the
+queues, whatever queue a request names. Messages without a group go into one queue together, each group into its own:
 
-    with a message group        the consistent hash of the group, as Apache's proxy and PocketMQ's clients choose
+    with a message group        the consistent hash of the group, as RocketMQ's proxy and PocketMQ's clients choose
     with a lite topic           the same of the lite topic, so that it keeps its order
     with a priority             the queue of this number, the last one for higher priorities
     everything else             each queue in turn
@@ -54,27 +54,27 @@ from .statuses import OK, Refused, status_of
 
 DURABLE: Final = "x-durable"
 _DURABLE: Final = {pb.MEMORY: "memory", pb.DISK: "disk", pb.REPLICAS: "replicas"}
-#: Told the client id, the topic and the transaction id of a half message.
+#: Called with the client id, the topic and the transaction id of a half message.
 Remember = Callable[[str, str, str], None]
-#: The address of a peer; of so many it is kept.
+#: Parses the address of a peer, with a cache.
 _host_of: Final = lru_cache(4096)(Host.of_peer)
-#: A recall handle is made of words: an id with a space is none.
+#: A recall handle consists of words, so a message id must not contain a space.
 _SPACE: Final = " "
-#: The answer about one message that is stored, but for what is its own.
+#: The reply for one stored message, without its own fields.
 _STORED: Final = v2.SendMessageResponse(
     status=OK, entries=[v2.SendResultEntry(status=OK)]
 ).SerializeToString()
 _FIRST: Final = (0,)
-#: Messages of these types are not simply stored in their queue.
+#: Messages of these types are not appended to their queue at once.
 _WAITING: Final = frozenset((v2.DELAY, v2.TRANSACTION))
-#: Topics whose next queue is remembered; above, all begin again.
+#: Limit of topics whose next queue is remembered; beyond it, all start again.
 TURNS_MAX: Final = 100_000
-#: Groups whose queue is kept: nearly all messages are of groups that were there a moment ago.
+#: Limit of groups whose queue is cached: nearly all messages are of recently used groups.
 _GROUPS_KEPT: Final = 4096
 
 
 class CheckedMessage(NamedTuple):
-    """One message of a request: checked, and with the queue that it goes to."""
+    """One message of a request: validated, with its queue."""
 
     message: v2.Message
     body: bytes
@@ -94,7 +94,7 @@ class SendMessages:
         now_ms: Callable[[], int],
         remember: Remember,
     ) -> None:
-        """NOW_MS is the messages' time; REMEMBER hears of half messages, so that their senders can be asked."""
+        """NOW_MS returns the time of messages. REMEMBER records the clients of half messages, for checks."""
         self._config = config
         self._topics = topics
         self._sends = sends
@@ -109,12 +109,12 @@ class SendMessages:
         )
 
     def send(self, request: v2.SendMessageRequest, call: Call) -> Later:
-        """Store the messages of REQUEST; raise what is wrong with one of them, before any is stored."""
+        """Store the messages of REQUEST; raise the error of an invalid one before any is stored."""
         messages = request.messages
         if not messages:
             raise Refused(
                 v2.MESSAGE_CORRUPTED,
-                "the request has no messages: send at least one",
+                "the request has no messages: add at least one",
                 field="messages",
             )
         first = messages[0]
@@ -131,18 +131,17 @@ class SendMessages:
         return LATER
 
     def _writable(self, name: str) -> TopicConfig:
-        """Return topic NAME, which is there and may be written; it is not made by sending to it."""
+        """Return topic NAME, which must exist and be writable; sending does not create it here."""
         topic = self._topics.get(name)
         if not topic.write_queues:
             raise NotWritable(
-                f"topic {name!r} has no queue to write: give it some, or choose another", topic=name
+                f"topic {name!r} has no queue to write: add write queues, or choose another topic",
+                topic=name,
             )
         return self._topics.for_writing(name, 0)
 
-    # --- messages
-
     def _drafts(self, messages: Sequence[v2.Message], topic: TopicConfig) -> list[CheckedMessage]:
-        """Return the MESSAGES of a batch, all of one topic."""
+        """Return the validated MESSAGES of a request, all of one topic."""
         resource = messages[0].topic
         shared: int | None = None
         drafts = []
@@ -150,8 +149,8 @@ class SendMessages:
             if message.topic != resource:
                 raise Refused(
                     v2.MESSAGE_CORRUPTED,
-                    f"the messages are for several topics, {resource.name!r} and {message.topic.name[:64]!r}: send"
-                    " those of each in a request of their own",
+                    f"the messages are for several topics, {resource.name!r} and {message.topic.name[:64]!r}: use"
+                    " one request per topic",
                     field="topic",
                     value=message.topic.name[:64],
                 )
@@ -162,7 +161,7 @@ class SendMessages:
         return drafts
 
     def _draft(self, message: v2.Message, topic: TopicConfig, shared: int | None) -> CheckedMessage:
-        """Return MESSAGE, checked; SHARED is the queue of those that may go to any."""
+        """Return MESSAGE, validated. SHARED is the queue of messages that may go to any."""
         body, system = message.body, message.system_properties
         user = message.user_properties
         own = dict(user) if user else {}
@@ -188,7 +187,7 @@ class SendMessages:
 def _runs(
     drafts: Sequence[CheckedMessage], topic: str, host: Host, now_ms: int
 ) -> list[tuple[Sequence[int], Admitted]]:
-    """Return for each queue which of DRAFTS go there, and the run of them; raise what cannot be stored as asked."""
+    """Return for each queue which of DRAFTS go there, and their batch; raise the error of an invalid one."""
     if len(drafts) == 1:
         return [(_FIRST, _run(drafts, topic, host, now_ms))]
     rows: dict[int, list[int]] = {}
@@ -200,7 +199,7 @@ def _runs(
 
 
 def _run(drafts: Sequence[CheckedMessage], topic: str, host: Host, now_ms: int) -> Admitted:
-    """Return DRAFTS, all for one queue, as a run of it."""
+    """Return DRAFTS, all for one queue, as a batch."""
     queue = drafts[0].queue
     records = [
         record_of(
@@ -224,7 +223,7 @@ def _run(drafts: Sequence[CheckedMessage], topic: str, host: Host, now_ms: int) 
 
 
 class _Receipt:
-    """The answer to one CALL, about DRAFTS for TOPIC of BROKER, which were stored as so many RUNS."""
+    """The reply to one CALL, about DRAFTS for TOPIC of BROKER, which were stored as so many RUNS."""
 
     __slots__ = (
         "_broker",
@@ -250,7 +249,7 @@ class _Receipt:
         self._durability: pb.Durability = pb.MEMORY
 
     def outcome_of(self, rows: Sequence[int]) -> Outcome:
-        """Return what is told of the run of the messages ROWS."""
+        """Return the callback for the result of the batch with the messages ROWS."""
 
         def outcome(reply: pb.ProduceReply, error: PocketMQError | None) -> None:
             if error is None and len(self._drafts) == 1:
@@ -269,7 +268,7 @@ class _Receipt:
         return outcome
 
     def _answer_one(self, reply: pb.ProduceReply) -> None:
-        """Answer for the only message, which was stored as REPLY says."""
+        """Answer the only message, which was stored as in REPLY."""
         answer = v2.SendMessageResponse.FromString(_STORED)
         entry = answer.entries[0]
         entry.message_id = entry.transaction_id = self._id_of(0)
@@ -280,7 +279,7 @@ class _Receipt:
         self._call.reply(answer)
 
     def _note(self, rows: Sequence[int], reply: pb.ProduceReply) -> None:
-        """Note that the messages ROWS were stored as REPLY says."""
+        """Record that the messages ROWS were stored as in REPLY."""
         self._durability = reply.durability
         first, offsets, due_ms = reply.first_queue_offset, reply.queue_offsets, reply.due_ms
         for at, row in enumerate(rows):
@@ -298,7 +297,7 @@ class _Receipt:
         return self._drafts[row].message.system_properties.message_id
 
     def _add_handle(self, entry: v2.SendResultEntry, due_ms: int) -> None:
-        """Say how to recall the message of ENTRY, if it waits until DUE_MS."""
+        """Set the recall handle in ENTRY if its message waits until DUE_MS."""
         if due_ms and _SPACE not in entry.message_id:
             entry.recall_handle = encode_handle(self._topic, self._broker, due_ms, entry.message_id)
 
@@ -313,7 +312,7 @@ class _Receipt:
             if len(codes) > 1:
                 status = v2.Status(
                     code=v2.MULTIPLE_RESULTS,
-                    message=f"not all of {len(entries)} messages are stored: see their entries",
+                    message=f"some of {len(entries)} messages are not stored: see their entries",
                 )
             elif not isinstance(error, FlushTimeout):
                 call.reply(v2.SendMessageResponse(status=status))
@@ -326,13 +325,13 @@ class _Receipt:
 
 
 class QueueChooser:
-    """Chooses queues, as the module says."""
+    """Chooses queues by the rules of the module."""
 
     def __init__(self) -> None:
         self._turns: dict[str, int] = {}
 
     def of(self, topic: TopicConfig, system: v2.SystemProperties, kind: v2.MessageType) -> int:
-        """Return the queue of TOPIC, which has at least one to write, for a message of KIND."""
+        """Return the queue for a message of KIND in TOPIC, which has at least one to write."""
         if kind != v2.NORMAL:
             if key := system.message_group or system.lite_topic:
                 return queue_of_group(key, topic.write_queues)
@@ -341,7 +340,7 @@ class QueueChooser:
         return self.next_of(topic)
 
     def next_of(self, topic: TopicConfig) -> int:
-        """Return the queue of TOPIC whose turn it is."""
+        """Return the next queue of TOPIC in turn."""
         turn = self._turns.get(topic.name, -1) + 1
         if turn >= topic.write_queues:
             turn = 0
@@ -353,7 +352,7 @@ class QueueChooser:
 
 @lru_cache(_GROUPS_KEPT)
 def queue_of_group(group: str, queues: int) -> int:
-    """Return which of QUEUES takes the messages of GROUP."""
+    """Return the queue for messages of GROUP, of so many QUEUES."""
     return consistent_bucket(java_hash(group), queues)
 
 
@@ -364,7 +363,7 @@ _RESOLUTIONS: Final[dict[v2.TransactionResolution, pb.Resolution]] = {
 
 
 class Relayed(Call):
-    """CALL, answered by what ANSWER_OF makes of an answer; an error is the status in a message of REPLY_TYPE."""
+    """CALL, answered with ANSWER_OF(reply). Errors become the status in a message of REPLY_TYPE."""
 
     __slots__ = ("_answer_of", "_call", "_reply_type")
 
@@ -401,15 +400,15 @@ class Relayed(Call):
 
 
 class EndTransactions:
-    """Commits or rolls back a half message, for its sender or as the answer to a check.
+    """Commits or rolls back a half message, for its producer or as the answer to a check.
 
-    v2 has no groups of producers: the topic takes their place, so that any client that sends to a topic can be asked
-    for its transactions, and can end them. The same end twice is answered OK twice; the opposite one, or one of an
+    v2 has no producer groups: the topic takes their place, so that any client that sends to a topic can be asked about
+    its transactions, and can end them. The same request again is answered OK; the opposite request, or one for an
     unknown transaction, is INVALID_TRANSACTION_ID.
 
-    Clients in Go name no source (SOURCE_UNSPECIFIED), not even in answers to checks: they count as such, so that none
-    of them is too late for a transaction with a recovery duration of its own. Clients in Rust call the broker that they
-    are connected to: one that does not know the transaction asks the others of the topic.
+    Clients in Go set no source (SOURCE_UNSPECIFIED), also in answers to checks: their requests count as answers, so
+    that none is too late for a transaction with its own recovery duration. Clients in Rust call the broker that they
+    are connected to: if it does not know the transaction, it asks the other brokers of the topic.
     """
 
     def __init__(self, topics: Topics, transactions: Transactions, neighbours: Neighbours) -> None:
@@ -424,13 +423,13 @@ class EndTransactions:
         )
 
     def end(self, request: v2.EndTransactionRequest, call: Call) -> Any:
-        """Commit or roll back; nothing happens without a resolution."""
+        """Commit or roll back; without a resolution, do nothing."""
         topic = topic_name(request.topic)
         transaction_id = request.transaction_id
         if not transaction_id.strip():
             raise Refused(
                 v2.INVALID_TRANSACTION_ID,
-                "transaction_id is blank: give that of the half message's receipt",
+                "transaction_id is blank: set it to that of the half message's receipt",
                 field="transaction_id",
             )
         resolution = _RESOLUTIONS.get(request.resolution)
@@ -453,7 +452,7 @@ class EndTransactions:
 
 
 class _Here(Relayed):
-    """CALL, answered by this broker, or by one of its NEIGHBOURS where this one knows no such topic or transaction."""
+    """CALL, answered by this broker, or by one of its NEIGHBOURS if this one does not know the topic or transaction."""
 
     __slots__ = ("_neighbours", "_request")
 
@@ -479,9 +478,9 @@ def _ended() -> v2.EndTransactionResponse:
 class RecallMessages:
     """Cancels a scheduled message before it is due, by the handle of its receipt.
 
-    A second recall is answered OK again. A handle that is none, or of another topic, is BAD_REQUEST; a message that was
-    delivered, or never sent, is NOT_FOUND. Clients ask the broker that they are connected to, which asks the one at
-    which the message waits.
+    A second recall is answered OK again. A malformed handle, or one of another topic, is BAD_REQUEST. A message that
+    was delivered, or never sent, is NOT_FOUND. Clients ask the broker that they are connected to, which asks the broker
+    of the message.
     """
 
     def __init__(self, topics: Topics, recalls: Recalls, neighbours: Neighbours) -> None:
@@ -496,7 +495,7 @@ class RecallMessages:
         )
 
     def recall(self, request: v2.RecallMessageRequest, call: Call) -> Later:
-        """Have back the message of a handle; answered when that is safe."""
+        """Recall the message of a handle; the reply is sent when that is safe."""
         name = topic_name(request.topic)
         own = pb.RecallRequest(topic=name, handle=request.recall_handle)
         relayed = Relayed(call, v2.RecallMessageResponse, _recalled)

@@ -1,4 +1,4 @@
-"""The gRPC service `apache.rocketmq.v2.MessagingService`: its method table, made of the handlers' tables.
+"""The gRPC service `apache.rocketmq.v2.MessagingService`: its method table, combined from those of the handlers.
 
 A handler is an ordinary one of `proto/rpc/methods.py`. `unary` wraps it: errors become a status in the reply, and a
 call without a client id is refused, as the protocol requires.
@@ -23,29 +23,29 @@ from .statuses import Refused, status_of, status_of_bug
 
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 CLIENT_ID: Final = "x-mq-client-id"
-#: Says that a follower carried the call to the master, and for which host.
+#: Metadata of calls that a follower relayed to the master; the value is the client's host.
 RELAYED: Final = "pocketmq-relayed"
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
-#: Told None once something is safe, or the error.
+#: Called with None once something is safe, or with the error.
 Safe: TypeAlias = Callable[[PocketMQError | None], None]
 
 
 class ServedMethods(Protocol):
-    """Serves some of the methods."""
+    """Implements some of the methods."""
 
     def methods(self) -> MethodTable: ...
 
 
 class ServiceV2:
-    """All methods that are served, each by one of FACES."""
+    """All methods of the service, each implemented by one of the handlers in `faces`."""
 
     def __init__(
         self,
         faces: Sequence[ServedMethods],
         wrapped: Callable[[MethodTable], MethodTable] = lambda table: table,
     ) -> None:
-        """WRAPPED returns a table with all that is done with every call."""
+        """WRAPPED returns a table with the common wrappers of all calls."""
         self._faces = faces
         self._wrapped = wrapped
 
@@ -61,9 +61,9 @@ def service(entries: Mapping[str, MethodEntry]) -> MethodTable:
 
 
 def client_id(call: rpc.CallContext) -> str:
-    """Return the client that calls; raise Refused (CLIENT_ID_REQUIRED) for a call that does not say.
+    """Return the id of the calling client; raise Refused (CLIENT_ID_REQUIRED) if it is missing.
 
-    Where there are users it is "user/id": nobody else's client is meant, whatever id a caller names.
+    With users it is "user/id", so that a user cannot act as a client of another user.
     """
     found = call.metadata.get(CLIENT_ID, "")
     if not found.strip():
@@ -77,9 +77,9 @@ def client_id(call: rpc.CallContext) -> str:
 
 
 def client_host(call: rpc.CallContext) -> str:
-    """Return where the client is that calls, "loopback" for this machine; "" where users tell clients apart.
+    """Return the host of the calling client, "loopback" for this machine; "" with users, who identify clients.
 
-    Of a call that a follower carried here, what the follower says.
+    If a follower relayed the call, it is the host that the follower reports.
     """
     if call.user.name:
         return ""
@@ -94,9 +94,9 @@ def unary(
     *,
     anonymous: bool = False,
 ) -> MethodEntry:
-    """Return the entry of a unary method whose errors become statuses; ANONYMOUS: callers need no client id.
+    """Return the entry of a unary method whose errors become statuses. ANONYMOUS: clients need no client id.
 
-    HANDLER returns its reply, or LATER and completes the call itself, errors included.
+    HANDLER returns its reply, or LATER and completes the call itself, including errors.
     """
     name = request_type.DESCRIPTOR.name
 
@@ -107,7 +107,7 @@ def unary(
             return handler(request, call)
         except PocketMQError as error:
             return reply_type(status=status_of(error))
-        except Exception as bug:  # The edge: a handler's bug costs its own call, not the process.
+        except Exception as bug:  # A bug fails only this call, not the process.
             return reply_type(status=status_of_bug(name, bug))
 
     return rpc.unary(request_type, reply_type, answer)
@@ -116,7 +116,7 @@ def unary(
 def answered_when(
     begin: Callable[[Safe], None], call: Call, answer: Callable[[PocketMQError | None], Reply]
 ) -> Reply | Later:
-    """Return the ANSWER to what BEGIN tells; LATER if that is not at once: then CALL gets it."""
+    """Return ANSWER(result) for the result of BEGIN; LATER if it is not available at once: then CALL gets it."""
     told: list[PocketMQError | None] = []
     waits = False
 

@@ -1,6 +1,6 @@
 """Sessions of `apache.rocketmq.v2`: one per client id, whatever connections it uses.
 
-A session begins with the first settings or heartbeat. It ends when the client says so (NotifyClientTermination), or
+A session begins with the first settings or heartbeat. It ends when the client terminates (NotifyClientTermination), or
 `EXPIRY_MS` after its last call, if none of its streams is open. Listeners (mainly leases) get
 
     alive   at every sign of life
@@ -32,12 +32,12 @@ from .statuses import Refused
 logger = logging.getLogger(__name__)
 
 _SCAN_MS: Final = 2_000
-#: Streams of one session; another one ends the oldest.
+#: Limit of streams per session; a further one ends the oldest.
 _STREAMS_MAX: Final = 4
 
 
 class Sessions:
-    """The sessions of a broker; TIMERS turn by the machine's time. The event loop owns them."""
+    """The sessions of a broker. TIMERS use the machine's time. The event loop owns them."""
 
     def __init__(
         self, timers: Timers, *, limit: Callable[[], int], events: BrokerEvents | None = None
@@ -54,27 +54,27 @@ class Sessions:
         return iter(list(self._sessions.values()))
 
     def start(self) -> None:
-        """Begin to look for clients that keep silent."""
+        """Start to check for silent clients."""
         self._timers.every(_SCAN_MS, self._scan)
 
     def find(self, client_id: str) -> ClientSession | None:
-        """Return the session of CLIENT_ID, if there is one."""
+        """Return the session of CLIENT_ID; None if there is none."""
         return self._sessions.get(client_id)
 
     def check_host(self, client_id: str, host: str) -> None:
-        """Raise Refused where the session of CLIENT_ID is that of another host than HOST."""
+        """Raise Refused if the session of CLIENT_ID belongs to another host than HOST."""
         session = self._sessions.get(client_id)
         if session is not None and session.is_held_against(host, self._timers.now_ms()):
             raise Refused(
                 v2.FORBIDDEN,
-                f"client id {client_id[:255]!r} is in use from {session.host}, and was heard of there just now: give"
-                " each client its own id, or try again in a minute",
+                f"client id {client_id[:255]!r} is in use from {session.host}, which was active just now: use a"
+                " separate id for each client, or try again in a minute",
                 field=CLIENT_ID,
                 host=session.host,
             )
 
     def hear(self, client_id: str, language: str = "", host: str = "") -> ClientSession:
-        """Note a sign of life from HOST, and return the session, a new one if need be; raise Overloaded."""
+        """Record a sign of life from HOST; return the session, perhaps a new one; raise Overloaded."""
         session = self._sessions.get(client_id)
         if session is None:
             session = self._open(client_id, language.upper())
@@ -89,8 +89,8 @@ class Sessions:
     def _open(self, client_id: str, language: str) -> ClientSession:
         if len(self._sessions) >= self._limit():
             raise Overloaded(
-                f"{len(self._sessions)} clients are connected, the limit is {self._limit()}: close some, or raise"
-                " broker.clients_max",
+                f"{len(self._sessions)} clients are connected, the limit is {self._limit()} (broker.clients_max):"
+                " close some, or raise the limit",
                 field="clients_max",
                 limit=self._limit(),
                 value=len(self._sessions),
@@ -102,13 +102,13 @@ class Sessions:
         return session
 
     def settle(self, session: ClientSession, settings: v2.Settings) -> None:
-        """Keep SETTINGS as those of SESSION."""
+        """Store SETTINGS as those of SESSION."""
         session.settings = settings
         for callback in self._events.client_settings_changed:
             callback(session)
 
     def connect(self, session: ClientSession, stream: CommandStream, host: str) -> None:
-        """Let STREAM, from HOST, be the one that commands for SESSION go to."""
+        """Use STREAM, from HOST, for commands to SESSION."""
         if stream in session.streams:
             return
         if host != session.host:
@@ -120,12 +120,12 @@ class Sessions:
             session.streams.pop(0).end()
 
     def disconnect(self, session: ClientSession, stream: CommandStream) -> None:
-        """Forget STREAM, which is over."""
+        """Forget STREAM, which has ended."""
         if stream in session.streams:
             session.streams.remove(stream)
 
     def end(self, client_id: str) -> None:
-        """Forget CLIENT_ID, which says goodbye, known or not."""
+        """Forget CLIENT_ID, which terminates, known or not."""
         session = self._sessions.pop(client_id, None)
         if session is not None:
             self._forget(session)
@@ -144,7 +144,7 @@ class Sessions:
         for session in [one for one in self._sessions.values() if one.is_silent(now_ms)]:
             if not session.is_gone:
                 session.is_gone = True
-                logger.info("client is silent client=%s", session.client_id)
+                logger.info("client session timed out client=%s", session.client_id)
                 self._gone(session.client_id)
             if not session.streams and now_ms - session.heard_ms >= EXPIRY_MS:
                 del self._sessions[session.client_id]

@@ -1,8 +1,8 @@
 """Statuses: errors as codes of `apache.rocketmq.v2`.
 
-A refused call succeeds for gRPC and carries a `Status` in its body, because clients take any other failure for a
-transport error and retry. The code is that of the error's class, or of its nearest base class in the table. `Refused`
-has its own code. Source: apache.rocketmq.v2, enum Code.
+A refused call succeeds for gRPC and has a `Status` in its body, because clients treat any other failure as a transport
+error and retry. The code is that of the error's class, or of its nearest base class in the table. `Refused` has its own
+code. Source: apache.rocketmq.v2, enum Code.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _CODES: Final[dict[type[PocketMQError], v2.Code]] = {
     errors.OffsetOutOfRange: v2.ILLEGAL_OFFSET,
     errors.Unsupported: v2.NOT_IMPLEMENTED,
 }
-#: Codes whose texts begin with their names, as Apache's do: there are programs that look for them in an error's text.
+#: Codes whose texts begin with their names, as in RocketMQ: some programs search for them in the
+#: text of an error.
 _NAMED: Final = frozenset(
     {v2.INVALID_RECEIPT_HANDLE, v2.MULTIPLE_RESULTS, v2.MASTER_PERSISTENCE_TIMEOUT}
 )
@@ -55,7 +56,7 @@ OK: Final = v2.Status(code=v2.OK, message="OK")
 
 
 class Refused(InvalidArgument):
-    """A request that breaks a rule which has a code of its own."""
+    """A request that breaks a rule with a specific code."""
 
     def __init__(self, code: v2.Code, message: str, **details: object) -> None:
         super().__init__(message, **details)
@@ -63,7 +64,7 @@ class Refused(InvalidArgument):
 
 
 def code_of(error: PocketMQError) -> v2.Code:
-    """Return the code that a client gets for ERROR."""
+    """Return the code for ERROR."""
     if isinstance(error, Refused):
         return error.code
     return _illegal_name(error) or next(
@@ -86,19 +87,19 @@ def _illegal_name(error: PocketMQError) -> v2.Code | None:
 
 
 def status_of(error: PocketMQError) -> v2.Status:
-    """Return ERROR as clients get it."""
+    """Return the status for ERROR."""
     return status_with(code_of(error), sentence_of(error))
 
 
 def status_with(code: v2.Code, text: str) -> v2.Status:
-    """Return CODE with TEXT, which follows the name of the code where clients look for that name."""
+    """Return CODE with TEXT. For some codes, the name of the code is put before TEXT."""
     return v2.Status(code=code, message=f"{v2.Code.Name(code)}: {text}" if code in _NAMED else text)
 
 
 def status_of_bug(path: str, bug: Exception) -> v2.Status:
-    """Log BUG, a fault in the handler of PATH, and return a status that shows nothing of the inside."""
+    """Log BUG, an exception in the handler of PATH, and return a status without details."""
     logger.error("handler failed method=%s", path, exc_info=bug)
     return v2.Status(
         code=v2.INTERNAL_SERVER_ERROR,
-        message=f"internal error in {path}: the broker's log says more",
+        message=f"internal error in {path}, see the log of the broker",
     )

@@ -1,10 +1,10 @@
 """Subscriptions: the filter of each official client for each topic of its group. All clients of a group need the same.
 
-If filters differ, the group skips messages that some of its clients want, for good. While clients change over to a
-new filter, both are served for a grace period, then the newer one (groups/grace.py). A setting of the group may
-refuse a second filter at once, or serve all. Receives of a refused client get the error. So do the settings of a push
-consumer, whose application does not see receives: it fails to start, as it does with a malformed filter.
-Clients of one group may subscribe to different topics: any client may receive the messages in flight of a topic.
+If filters differ, the group permanently skips messages that some of its clients need. While clients change to a new
+filter, both are served for a grace period, then only the newer one (groups/grace.py). A setting of the group may refuse
+a second filter at once, or serve all. Receives of a refused client get the error. So do the settings of a push
+consumer, whose application does not see receives: it fails to start, as it does with a malformed filter. Clients of one
+group may subscribe to different topics: any client may receive the messages in flight of a topic.
 
 | a filter is | when |
 |---|---|
@@ -38,11 +38,11 @@ from .statuses import Refused
 logger = logging.getLogger(__name__)
 _WANTS_MAX: Final = 100_000
 _SILENT_MS: Final = 60_000
-#: Types of clients whose applications do not see the answers to receives, and those that do.
+#: Types of clients whose applications do not see the answers to receives.
 _PUSHED_TO: Final = frozenset({v2.PUSH_CONSUMER, v2.LITE_PUSH_CONSUMER})
 _RECEIVING_THEMSELVES: Final = frozenset({v2.SIMPLE_CONSUMER, v2.LITE_SIMPLE_CONSUMER})
 _SCAN_MS: Final = 60_000
-#: Topics whose difference a message names.
+#: Limit of topics whose difference a message describes.
 _NAMED_MAX: Final = 5
 #: Group and topic.
 Place: TypeAlias = tuple[str, str]
@@ -51,7 +51,7 @@ LITE: Final = "LITE"
 
 @dataclass(slots=True)
 class _Want:
-    """What one client wants of a topic: as it said it, and in the form of all that mean the same."""
+    """The filter of one client for a topic: as it was sent, and in canonical form."""
 
     said: tuple[int, str]
     plain: tuple[int, str]
@@ -60,7 +60,7 @@ class _Want:
 
 @dataclass(slots=True)
 class _Wants:
-    """What the clients of a group want of a topic, who has wanted it for longest first. ALIKE: all the same."""
+    """The filters of a group's clients for a topic, in the order in which they were known. ALIKE: all are equal."""
 
     of: dict[str, _Want] = field(default_factory=dict)
     alike: bool = True
@@ -78,7 +78,7 @@ class _Difference:
 
 
 def _named(client: str, group: str, differences: Sequence[_Difference]) -> tuple[str, str]:
-    """Return in words who differs, and how CLIENT differs from the first other one, a topic each."""
+    """Return the differing clients, and how CLIENT differs from the first other one, per topic, in words."""
     other = differences[0].client
     named = [
         f"topic {one.topic!r}: {want_in_words(one.here)} here, {want_in_words(one.there)} there"
@@ -86,7 +86,7 @@ def _named(client: str, group: str, differences: Sequence[_Difference]) -> tuple
         if one.client == other
     ]
     more = f"; and {len(named) - _NAMED_MAX} more" if len(named) > _NAMED_MAX else ""
-    who = f"client {client!r} wants something else of group {group!r} than client {other!r}"
+    who = f"client {client!r} and client {other!r} of group {group!r} have different subscriptions"
     return who, "; ".join(named[:_NAMED_MAX]) + more
 
 
@@ -95,7 +95,7 @@ class RefusedFilter(Refused):
 
 
 class Subscriptions:
-    """The wants of the clients of SESSIONS, by group and topic; TIMERS turn by the machine's time."""
+    """The filters of the clients of SESSIONS, by group and topic. TIMERS use the machine's time."""
 
     def __init__(
         self, config: BrokerConfig, groups: Groups, sessions: Sessions, timers: Timers
@@ -109,15 +109,13 @@ class Subscriptions:
         self._count = 0
 
     def start(self) -> None:
-        """Begin to forget clients without a session."""
+        """Start to forget clients without a session."""
         self._timers.every(_SCAN_MS, self._scan)
 
-    # --- who wants what
-
     def settle(self, session: ClientSession, settings: v2.Settings) -> None:
-        """Note what SESSION's new SETTINGS subscribe to; raise Refused if the group does not serve that.
+        """Record the subscriptions in SESSION's new SETTINGS; raise Refused if the group does not serve them.
 
-        The settings of a simple consumer are not refused: the application sees the answers to its receives.
+        The settings of a simple consumer are not refused: its application sees the answers to its receives.
         """
         if settings.client_type in _PUSHED_TO and session.settings is None:
             _check_filters(settings)
@@ -135,7 +133,7 @@ class Subscriptions:
             self._note(client, place, wanted)
 
     def receive(self, client: str, group: str, topic: str, wanted: pb.Filter) -> None:
-        """Note that CLIENT receives what is WANTED of TOPIC for GROUP; raise Refused as `settle` does."""
+        """Record that CLIENT receives from TOPIC for GROUP with the filter WANTED; raise Refused as `settle` does."""
         place = group, topic
         wants = self._wants.get(place) or _Wants()
         mine = wants.of.get(client)
@@ -145,12 +143,12 @@ class Subscriptions:
         mine.heard_ms = self._timers.now_ms()
 
     def forget(self, client: str) -> None:
-        """Forget CLIENT, which is gone."""
+        """Forget CLIENT, which has gone."""
         for place in list(self._places.get(client, ())):
             self._drop(place, client)
 
     def of_group(self, group: str) -> list[pb.Member]:
-        """Return the official clients that consume for GROUP, and what each wants."""
+        """Return the official clients that consume for GROUP, with their filters."""
         found: dict[str, pb.Member] = {}
         for (owner, topic), wants in self._wants.items():
             for client, want in wants.of.items() if owner == group else ():
@@ -162,7 +160,7 @@ class Subscriptions:
         return [found[client] for client in sorted(found)]
 
     def grace_left_ms(self, group: str) -> int | None:
-        """Return in how long the newest filter of GROUP alone is served; None: there are not several."""
+        """Return in how many ms only the newest filter of GROUP is served; None: there is only one."""
         if self._check_of(group) != GRACE:
             return None
         now_ms, grace_ms = self._timers.now_ms(), self._config.subscription_grace_ms
@@ -190,10 +188,8 @@ class Subscriptions:
     def _unix_ms(self, instant_ms: int) -> int:
         return instant_ms + self._timers.unix_ms() - self._timers.now_ms()
 
-    # --- differences
-
     def _check(self, client: str, wanted: dict[Place, pb.Filter]) -> None:
-        """Raise Refused if the group does not serve what is WANTED by CLIENT; log what differs from others."""
+        """Raise Refused if the group does not serve the filters WANTED of CLIENT; log differences to other clients."""
         if not wanted:
             return
         group = next(iter(wanted))[0]
@@ -212,7 +208,9 @@ class Subscriptions:
                 refused.append(other)
         if refused:
             who, difference = _named(client, group, refused)
-            advice = SUPERSEDED if check == GRACE else "subscribe alike, or use a group of its own"
+            advice = (
+                SUPERSEDED if check == GRACE else "use the same subscription, or a group of its own"
+            )
             other_client = refused[0].client
             raise RefusedFilter(
                 v2.FORBIDDEN,
@@ -235,7 +233,9 @@ class Subscriptions:
             return GRACE
 
     def _winner(self, client: str, place: Place, wire: pb.Filter) -> tuple[int, str] | None:
-        """Return the filter that has won against WIRE of CLIENT; None: WIRE is served in a grace period, or alone."""
+        """Return the filter that is served instead of WIRE of CLIENT; None: WIRE is served, in a grace period or for
+        good.
+        """
         wants = self._wants.get(place)
         if wants is None:
             return None
@@ -264,7 +264,7 @@ class Subscriptions:
         return None
 
     def _is_later(self, client: str, place: Place, other: _Difference) -> bool:
-        """Does CLIENT want what it wants of PLACE since after the OTHER client does?"""
+        """Return whether CLIENT's filter for PLACE is newer than that of the OTHER client."""
         names = list(self._wants[place].of)
         want = self._wants[place].of.get(client)
         if want is None or want.plain != other.here:
@@ -272,7 +272,7 @@ class Subscriptions:
         return names.index(client) > names.index(other.client)
 
     def _has(self, client: str, place: Place, wire: pb.Filter) -> bool:
-        """Is what CLIENT wants of PLACE known as WIRE?"""
+        """Return whether WIRE is the known filter of CLIENT for PLACE."""
         wants = self._wants.get(place)
         want = None if wants is None else wants.of.get(client)
         return want is not None and want.plain == _plain(wire)
@@ -284,16 +284,14 @@ class Subscriptions:
         return self._timers.now_ms() - want.heard_ms < _SILENT_MS
 
     def _if_gone(self, client: str) -> str:
-        """Return what to do if CLIENT, which has the other filter, is gone."""
+        """Return what to do if CLIENT, which has the other filter, has gone."""
         session = self._sessions.find(client)
         if session is None:
-            return f" (that one has no stream: if it is gone, try again in {_SILENT_MS} ms)"
+            return f" (that client has no stream: if it has stopped, try again in {_SILENT_MS} ms)"
         if session.streams:
             return ""
         left_ms = session.silent_in_ms(self._timers.now_ms())
-        return f" (that one is not connected: if it is gone, try again in {left_ms} ms)"
-
-    # --- the table
+        return f" (that client is not connected: if it has stopped, try again in {left_ms} ms)"
 
     def _note(self, client: str, place: Place, wire: pb.Filter) -> _Want:
         wants = self._wants.get(place)
@@ -306,7 +304,7 @@ class Subscriptions:
             self._drop(place, client)
         if self._count >= _WANTS_MAX:
             raise errors.Overloaded(
-                f"clients subscribe to {self._count} topics in all, the limit is {_WANTS_MAX}: close some",
+                f"clients subscribe to {self._count} topics in all, the limit is {_WANTS_MAX}: close some clients",
                 field="subscriptions",
                 limit=_WANTS_MAX,
                 value=self._count,
@@ -345,7 +343,7 @@ def _plain(wire: pb.Filter) -> tuple[int, str]:
 
 
 def _wants_of(settings: v2.Settings) -> Iterator[tuple[Place, pb.Filter]]:
-    """Yield what SETTINGS subscribe to; a receive with a malformed filter is refused."""
+    """Yield the subscriptions in SETTINGS, without malformed filters: receives with these are refused."""
     group = settings.subscription.group.name
     for entry in settings.subscription.subscriptions:
         try:

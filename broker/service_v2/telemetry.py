@@ -4,10 +4,10 @@ The broker answers all settings with its own (client_settings.py) and status OK.
 it did not ask for. Commands go to clients whose users may see their content: a check requires Pub on the topic at that
 moment, a message to try Sub.
 
-Bad settings end the stream with INVALID_ARGUMENT, and so do those of a push consumer whose filter is malformed or not
-that of the group (subscriptions.py). The reason for a filter is sent twice, because clients differ: as a status without
-a command, which Node.js raises, and with the end of the stream, which Go raises and the others log. Simple consumers
-get it in the answers to their receives.
+Invalid settings end the stream with INVALID_ARGUMENT, and so do those of a push consumer whose filter is malformed or
+not that of the group (subscriptions.py). The reason is sent twice, because clients differ: as a status without a
+command, which Node.js raises, and with the end of the stream, which Go raises and the others log. Simple consumers get
+it in the answers to their receives.
 
 Source: v2-protocol sections 3.4, 3.5, 3.8, 4.7 and 4.11; the recordings telemetry, server-command and transaction.
 """
@@ -46,16 +46,17 @@ from .transaction_checks import CheckCommands
 logger = logging.getLogger(__name__)
 
 
-#: The first answer of a stream is sent again: clients of Node.js look for it only when they have all their routes.
+#: The first answer of a stream is sent again: clients in Node.js expect it only after they have all
+#: their routes.
 _AGAIN_MS: Final = 1_500
-#: With more unread bytes, a client gets no commands, and the stream ends at its next settings. Push consumers in Python
-#: stop reading while nothing wants their measurements.
+#: With more unread bytes, a client gets no commands, and the stream ends at its next settings. Push
+#: consumers in Python stop reading while nothing needs their metrics.
 _QUEUED_BYTES_MAX: Final = 256 * 1024
 _ANSWERS: Final = frozenset({"thread_stack_trace", "verify_message_result"})
 
 
 class Telemetry:
-    """The streams of all clients. MEASURED: they are to send what they measure to the broker."""
+    """The streams of all clients. MEASURED: clients send their metrics to the broker."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Telemetry:
         return service({"Telemetry": bidi(v2.TelemetryCommand, v2.TelemetryCommand, self.open)})
 
     def open(self, stream: Stream) -> TelemetryStream:
-        """Take in a stream."""
+        """Accept a stream."""
         try:
             who = client_id(stream)
         except Refused as error:
@@ -91,13 +92,15 @@ class Telemetry:
         return TelemetryStream(stream, self, who)
 
     def settle(self, session: ClientSession, settings: v2.Settings) -> None:
-        """Keep SETTINGS for SESSION; raise InvalidArgument for bad ones, and filters unlike those of the group."""
+        """Store SETTINGS for SESSION; raise InvalidArgument for invalid ones, and for filters unlike those of the
+        group.
+        """
         self._rules.check(settings)
         self._subscriptions.settle(session, settings)
         self.sessions.settle(session, settings)
 
     def answer(self, settings: v2.Settings) -> v2.TelemetryCommand:
-        """Return what a client with SETTINGS is told."""
+        """Return the answer for a client with SETTINGS."""
         measurements = self._reach.of_settings(settings.access_point) if self._measured else None
         return v2.TelemetryCommand(status=OK, settings=self._rules.answer(settings, measurements))
 
@@ -141,8 +144,8 @@ class TelemetryStream:
         self._session = session
         if not self.has_room:
             raise Overloaded(
-                f"{self._stream.queued_bytes} bytes of this stream were not read, the limit is {_QUEUED_BYTES_MAX}:"
-                " read what the broker sends",
+                f"{self._stream.queued_bytes} bytes of this stream are unread, the limit is {_QUEUED_BYTES_MAX}:"
+                " read the messages of the broker",
                 field="queued_bytes",
                 limit=_QUEUED_BYTES_MAX,
                 value=self._stream.queued_bytes,
@@ -159,20 +162,20 @@ class TelemetryStream:
 
     @property
     def has_room(self) -> bool:
-        """Does the client read what it is sent?"""
+        """Return whether the client reads the stream fast enough."""
         return self._stream.queued_bytes < _QUEUED_BYTES_MAX
 
     def send(self, command: v2.TelemetryCommand) -> None:
-        """Send COMMAND, unless the stream is over."""
+        """Send COMMAND, unless the stream has ended."""
         if not self._is_over:
             self._stream.send(command)
 
     def may(self, need: Need) -> bool:
-        """May the client's user do what NEED says?"""
+        """Return whether the client's user has the permission NEED."""
         return self._stream.user.may(self._stream, need)
 
     def end(self) -> None:
-        """End the stream well."""
+        """End the stream normally."""
         if not self._is_over:
             self._let_go()
             self._stream.finish()
@@ -194,10 +197,10 @@ class TelemetryStream:
 
 
 class Clients:
-    """Streams and heartbeats of all clients. TIMERS turn by the machine's time; OWN: the broker's address, and those of
-    its replicas behind it.
+    """Streams and heartbeats of all clients. TIMERS use the machine's time.
 
-    LISTENERS get the producers among them, who are asked about transactions.
+    OWN returns the broker's address, followed by those of its replicas. LISTENERS get the producers among the clients,
+    for transaction checks.
     """
 
     def __init__(
@@ -210,7 +213,7 @@ class Clients:
         listeners: Listeners,
         events: BrokerEvents,
     ) -> None:
-        #: Where they are told to connect to.
+        #: The addresses for clients.
         self.reach = Reach(config.v2_endpoints, own)
         self.sessions = Sessions(timers, limit=lambda: config.clients_max, events=events)
         rules = SettingsRules(
@@ -242,7 +245,7 @@ class Clients:
         )
 
     def start(self) -> None:
-        """Begin to look for clients that are gone."""
+        """Start to check for clients that have gone."""
         self.sessions.start()
         self.subscriptions.start()
 

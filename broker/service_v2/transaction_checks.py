@@ -1,9 +1,9 @@
 """Checks of transactions, as commands on the Telemetry streams of official producers.
 
-The protocol has no group of producers; the group of a half message is its topic. A client that names the topic in its
-settings may be asked, and one that has sent a transaction to it, with or without settings; those without are asked
-last, because they may be producers without a checker. The broker remembers the sender of as many half messages as may
-be open, 250 bytes each, until it restarts.
+The protocol has no producer groups: the group of a half message is its topic. Checks go to clients that have the topic
+in their settings or have sent a transaction to it, with or without settings. Clients without settings are asked last,
+because they may be producers without a checker. The broker remembers the producers of as many half messages as may be
+open, 250 bytes each, until it restarts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .sessions import Sessions
 
 
 class CheckCommands:
-    """Has the producers among SESSIONS asked, as LISTENERS. LIMIT: half messages whose senders are remembered."""
+    """Adds the producers of SESSIONS to LISTENERS. LIMIT: half messages whose producers are remembered."""
 
     def __init__(
         self, sessions: Sessions, listeners: Listeners, *, limit: Callable[[], int]
@@ -31,12 +31,12 @@ class CheckCommands:
         self._sessions = sessions
         self._listeners = listeners
         self._limit = limit
-        #: By transaction id.
+        #: Client ids by transaction id.
         self._senders: OrderedDict[str, str] = OrderedDict()
         self._asked: dict[ClientSession, dict[str, _Asked]] = {}
 
     def remember(self, client_id: str, topic: str, transaction_id: str) -> None:
-        """Know that CLIENT_ID sent the half message of TRANSACTION_ID for TOPIC."""
+        """Record that CLIENT_ID sent the half message of TRANSACTION_ID for TOPIC."""
         self._senders[transaction_id] = client_id
         if len(self._senders) > self._limit():
             self._senders.popitem(last=False)
@@ -45,16 +45,16 @@ class CheckCommands:
             try:
                 session = self._sessions.hear(client_id)
             except Overloaded:
-                return  # Its message is as good as any; others of the topic may answer for it.
+                return  # Other clients of the topic may be asked instead.
         asked = self._asked_of(session, v2.Resource(name=topic))
         asked.has_sent = True
 
     def sender(self, transaction_id: str) -> str | None:
-        """Return who sent the half message of TRANSACTION_ID, if that is known."""
+        """Return the client that sent the half message of TRANSACTION_ID; None if it is not known."""
         return self._senders.get(transaction_id)
 
     def settled(self, session: ClientSession) -> None:
-        """Have SESSION asked about the topics of its settings, and about those that it has sent to."""
+        """Let SESSION be asked about the topics in its settings, and those to which it has sent transactions."""
         settings = session.settings
         named = settings.publishing.topics if settings is not None else ()
         topics = {topic.name for topic in named}
@@ -77,7 +77,7 @@ class CheckCommands:
         self._listeners.remove(asked)
 
     def ended(self, session: ClientSession) -> None:
-        """Forget SESSION, which is over."""
+        """Forget SESSION, which has ended."""
         for asked in self._asked.pop(session, {}).values():
             self._listeners.remove(asked)
 
@@ -89,7 +89,7 @@ class _Asked:
         self._commands = commands
         self._session = session
         self.topic = topic
-        #: Has it sent a transaction?
+        #: Whether it has sent a transaction.
         self.has_sent = False
 
     @property

@@ -119,7 +119,7 @@ def test_what_breaks_a_rule_is_refused_and_the_text_names_the_field(
 
 @pytest.mark.parametrize("name", sorted(INTERNAL))
 def test_names_of_the_broker_are_no_user_properties(name: str) -> None:
-    with pytest.raises(Refused, match="the broker keeps something of its own") as caught:
+    with pytest.raises(Refused, match="the broker uses this name") as caught:
         check(message(user={"good": "1", name: "x"}))
 
     assert caught.value.code == v2.ILLEGAL_MESSAGE_PROPERTY_KEY

@@ -148,7 +148,7 @@ def test_settings_have_a_bound(connected: Connected) -> None:
     settings = v2.Settings(client_type=v2.PRODUCER)
     settings.publishing.topics.extend([v2.Resource(name="t" * 100)] * 11_000)
 
-    with pytest.raises(InvalidArgument, match="the limit is 1048576: name fewer topics"):
+    with pytest.raises(InvalidArgument, match="the limit is 1048576: use fewer topics"):
         connected.open().say(settings)
 
 

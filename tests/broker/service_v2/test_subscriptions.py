@@ -59,8 +59,8 @@ class TestSettings:
             connected.open("new").say(wanting(normal=tag("a || c")))
 
         assert caught.value.message == (
-            "client 'new' wants something else of group 'R-g' than client 'old': topic 'R-normal': tags 'a || c' here,"
-            " tags 'a || b' there: subscribe alike, or use a group of its own"
+            "client 'new' and client 'old' of group 'R-g' have different subscriptions: topic 'R-normal':"
+            " tags 'a || c' here, tags 'a || b' there: use the same subscription, or a group of its own"
         )
         session = connected.sessions.find("new")
         assert session is not None
@@ -117,7 +117,7 @@ class TestSettings:
         connected.open("new").say(settings)
 
         wanted = pb.Filter(kind=pb.Filter.TAG, expression="b")
-        with pytest.raises(InvalidArgument, match="subscribe alike"):
+        with pytest.raises(InvalidArgument, match="use the same subscription"):
             connected.clients.subscriptions.receive("new", "R-g", "R-normal", wanted)
 
     @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ class TestSettings:
             peer.say(wanting(normal=tag("b")))
 
         (warning,) = [one.getMessage() for one in caplog.records]
-        assert "client 'd' wants something else of group 'R-g' than client 'c'" in warning
+        assert "client 'd' and client 'c' of group 'R-g' have different subscriptions" in warning
 
     def test_the_first_stays_when_a_group_begins_to_refuse(self, connected: Connected) -> None:
         set_check(connected.groups, "R-g", WARN)
@@ -220,7 +220,7 @@ class TestGrace:
         old.say(wanting(normal=tag("a")))
         with caplog.at_level(logging.WARNING):
             new.say(wanting(normal=tag("b")))
-        assert "both are served for 10m, then the newer one alone" in caplog.text
+        assert "both are served for 10m, then only the newer one" in caplog.text
         await connected.clock.advance(GRACE_MS - 1)
         assert connected.clients.subscriptions.grace_left_ms("R-g") == 1
         for _ in range(2):
@@ -277,7 +277,7 @@ class TestGrace:
 
         set_check(connected.groups, "R-g", REFUSE)
 
-        with pytest.raises(InvalidArgument, match=r"client 'new'.*subscribe alike"):
+        with pytest.raises(InvalidArgument, match=r"client 'new'.*use the same subscription"):
             connected.open("new").say(wanting(normal=tag("b")))
         set_check(connected.groups, "R-g", GRACE)
         connected.open("new").say(wanting(normal=tag("b")))
@@ -305,7 +305,7 @@ class TestReceives:
         refused = receive(consuming, "d", "b")
 
         assert refused.code == v2.FORBIDDEN
-        assert "client 'd' wants something else" in refused.message
+        assert "client 'd' and client" in refused.message
         assert "tags 'b' here, tags 'a' there" in refused.message
         assert receive(consuming, "c", "a").code == v2.OK
 

@@ -94,7 +94,7 @@ def test_a_client_that_does_not_read_is_dropped_at_its_next_settings(connected: 
     assert session is not None
     assert session.stream is not None
     assert not session.stream.has_room
-    with pytest.raises(Overloaded, match="read what the broker sends"):
+    with pytest.raises(Overloaded, match="read the messages of the broker"):
         peer.say(PRODUCER)
 
 
