@@ -1,21 +1,22 @@
-"""Atomic consume-and-produce: the offsets that a group has processed and the messages it made of them, all or nothing.
+"""Atomic consume-and-produce: the offsets that a group has processed and the messages it produced, all or nothing.
 
-    asked     checked like a send and a commit of offsets; the group must be at the offset where the read began, and
+    asked     validated like a send and a commit of offsets; the group must be at the offset where the read began, and
               the caller must own its queues
-    decided   in the same turn of the loop: the commit record (records.py) is appended, and the group's offsets move
+    decided   in the same turn of the event loop: the commit record (records.py) is appended, and the group's offsets
+              are updated
     made      once the record is on disk, whatever `store.flush` says: the messages are appended to their queues in one
-              turn, and the answer leaves. They were not visible before
+              turn, and the answer is sent. They were not visible before
     done      once these messages are on disk as well
 
-The same commit (by id) gets the same answer again. If its id is no longer known, the group's offsets have moved on:
+The same commit (by id) gets the same answer again. If its id is no longer known, the group's offsets have changed:
 OffsetMoved. A start completes commits that were decided but not done. consumerOffset.json, which has the offsets, also
-says which ones: the next numbers in the queue of commit records, as offsets of two system groups:
+has the progress: the next numbers in the queue of commit records, as offsets of two system groups:
 
     CID_RMQ_SYS_ATOMIC_OFFSETS   of a record whose offsets the file does not have
     CID_RMQ_SYS_ATOMIC_COPIES    of a record whose messages may not be on disk
 
 Commit records are in the order of decisions, and nothing of a commit happens before its record is on disk. A power cut
-can leave a later record without an earlier one; that one is void. Each record names its predecessor.
+can leave a later record without an earlier one; the later one is invalid. Each record names its predecessor.
 """
 
 from __future__ import annotations
@@ -63,10 +64,11 @@ _KNOWN_MAX: Final = 10_000
 _KNOWN_MESSAGES_MAX: Final = 1_000_000
 _WINDOW_BYTES: Final = 16 * 1024 * 1024
 _RETRY_MS: Final = 1_000
-#: Commits of up to 4 MiB that wait until the first one after a start of the broker may be decided.
+#: Commits (up to 4 MiB each) that wait until the first one after a start of the broker may be
+#: decided.
 _UNTIL_BEGUN_MAX: Final = 64
 
-#: Group, and the id of the commit.
+#: Group and commit id.
 _Key: TypeAlias = tuple[str, str]
 
 
@@ -95,7 +97,7 @@ class _Commit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommitParts:
-    """What atomic commits need of the broker. TIMERS are the machine's, UNIX_MS is the messages' time."""
+    """What atomic commits need of the broker. TIMERS use the machine's time. UNIX_MS returns the time of messages."""
 
     store: MessageStore
     topics: Topics
@@ -117,7 +119,7 @@ class AtomicCommits:
         self._store = parts.store
         self._topics = parts.topics
         self._offsets = parts.offsets
-        #: Decided and not made, and made and not done, in their order.
+        #: Commits that are decided and not made; commits that are made and not done; both in order.
         self._decided: deque[_Commit] = deque()
         self._made: deque[_Commit] = deque()
         self._decided_bytes = 0
@@ -128,11 +130,11 @@ class AtomicCommits:
         self._last = -1
         #: Records up to this number are on disk.
         self._safe_number = -1
-        #: consumerOffset.json says that all before this run is seen to.
+        #: Whether consumerOffset.json records that all earlier commits are complete.
         self._has_begun = False
         self._until_begun: list[tuple[pb.AtomicCommitRequest, Call]] = []
         self._retry: Timer | None = None
-        #: Set while the broker stops.
+        #: Set while the broker stops; new commits fail with it.
         self._refusal: errors.PocketMQError | None = None
         self._store.events.flushed.append(self._flushed)
 
@@ -143,7 +145,7 @@ class AtomicCommits:
 
     @property
     def open_count(self) -> int:
-        """How many commits are decided and not done."""
+        """The number of commits that are decided and not done."""
         return len(self._made) + len(self._decided)
 
     def oldest_log_offset(self) -> int | None:
@@ -154,10 +156,8 @@ class AtomicCommits:
     def _oldest(self) -> _Commit | None:
         return next(chain(self._made, self._decided), None)
 
-    # --- a start
-
     def start(self) -> None:
-        """Make true what was decided. Before the first call arrives."""
+        """Complete commits that were decided. Call this before the first call arrives."""
         low, high = self._store.queue_bounds(COMMIT_TOPIC, 0)
         saved = self._offsets.committed(COMMIT_TOPIC, COMMIT_OFFSETS_GROUP, 0)
         copied = self._offsets.committed(COMMIT_TOPIC, COMMIT_COPIES_GROUP, 0)
@@ -171,14 +171,14 @@ class AtomicCommits:
             self._offsets.follow_log(self._store.max_log_offset)
         self._has_started = True
         if self._decided:
-            # A kill may have left their records in memory only.
+            # After a kill, these records may be in memory only.
             self._store.request_sync(
                 self._store.max_log_offset, partial(self._synced, self._decided[-1])
             )
         self._advance()
 
     def _find(self, low: int, copied: int, begin: int) -> None:
-        """Take in the records from number COPIED on; the file has not the offsets of those from BEGIN on."""
+        """Restore the records from number COPIED on. The file lacks the offsets of those from BEGIN on."""
         entries = self._store.queues.get(COMMIT_TOPIC, 0)
         assert entries is not None, "a queue with commit records exists"
         window = entries.first_from(max(0, self._store.max_log_offset - _WINDOW_BYTES))
@@ -219,7 +219,7 @@ class AtomicCommits:
         return commit
 
     def close(self) -> None:
-        """Bring what is decided to its end, if the store can; what is left the next start makes."""
+        """Complete decided commits if the store can; the next start completes the others."""
         if self._retry is not None:
             self._parts.timers.cancel(self._retry)
         is_needed = self.open_count > 0 or self._offsets.is_ahead_of_log
@@ -231,17 +231,18 @@ class AtomicCommits:
                 self._synced(self._decided[-1], None)
                 self._store.flush()
         except errors.StoreError as error:
-            logger.error("atomic commits are left to the next start reason=%s", error.message)
+            logger.error(
+                "atomic commits not completed, the next start completes them reason=%s",
+                error.message,
+            )
         self._flushed(self._store.flushed_offset)
-
-    # --- asked
 
     def refuse(self, error: errors.PocketMQError) -> None:
         """Refuse new commits with ERROR from now on; commits that were decided are still answered."""
         self._refusal = error
 
     def commit(self, request: pb.AtomicCommitRequest, call: Call) -> Later:
-        """Make a commit, or answer for one that was made; the answer comes when its messages can be read."""
+        """Execute a commit, or answer one that was executed; the answer is sent when its messages can be read."""
         known = self._known.get((request.group, request.commit_id))
         if known is not None:
             self._answer_again(known, call)
@@ -272,7 +273,7 @@ class AtomicCommits:
             commit.calls.append(call)
 
     def _begin(self) -> None:
-        """Have consumerOffset.json say that all before this run is seen to; then make what was asked for."""
+        """Let consumerOffset.json record that all earlier commits are complete; then execute the waiting requests."""
         _, high = self._store.queue_bounds(COMMIT_TOPIC, 0)
         self._offsets.commit(COMMIT_TOPIC, COMMIT_OFFSETS_GROUP, 0, high)
         self._advance()
@@ -309,11 +310,13 @@ class AtomicCommits:
             content.offsets.add(topic=one.topic, queue=one.queue, begin=one.begin, end=one.end)
         record = encode_commit(content, self._last, self._parts.unix_ms(), self._store.host)
         for run in request.runs:
-            self._topics.for_writing(run.topic, run.queue)  # Only what is good may make a topic.
+            self._topics.for_writing(
+                run.topic, run.queue
+            )  # Only now: a valid batch may create the topic.
         self._topics.for_group(COMMIT_TOPIC, 1)
         self._parts.groups.ensure(request.group)
         appended = self._parts.appends.append_one(Run.of(COMMIT_TOPIC, 0, [record]))
-        # It is decided: nothing from here on may fail.
+        # It is decided: from here on nothing may fail.
         number = self._last = appended.first_queue_offset
         for one in request.offsets:
             self._offsets.commit(one.topic, request.group, one.queue, one.end)
@@ -333,7 +336,7 @@ class AtomicCommits:
         self._store.request_sync(appended.end_offset, partial(self._synced, commit))
 
     def _admitted(self, run: pb.AtomicRun) -> Run:
-        """Return RUN as it may be stored, checked as a send is."""
+        """Return RUN as a batch that may be stored, validated like a send."""
         self._topics.check_sendable(run.topic)
         admitted = admit(run.records, run.sizes, run.topic, run.queue)
         check_body_sizes(admitted.run, self._store.config.message_size_max_bytes)
@@ -351,7 +354,7 @@ class AtomicCommits:
         return admitted.run
 
     def _check_offsets(self, request: pb.AtomicCommitRequest) -> None:
-        """Raise what is wrong with the offsets of REQUEST, or with who asks."""
+        """Raise the error of invalid offsets in REQUEST, or of a caller that does not own the queues."""
         group = request.group
         self._parts.check_not_popped(group)
         for one in request.offsets:
@@ -359,8 +362,8 @@ class AtomicCommits:
             _, high = self._store.queue_bounds(one.topic, one.queue)
             if not 0 <= one.end <= high or one.end == one.begin:
                 raise errors.InvalidArgument(
-                    f"offset {one.end} of {one.topic}/{one.queue} cannot be committed from {one.begin} on: it must be"
-                    f" another one, of 0 to {high}",
+                    f"offset {one.end} of {one.topic}/{one.queue} cannot be committed from {one.begin} on: it must"
+                    f" differ, and be between 0 and {high}",
                     field="end",
                     limit=high,
                     value=one.end,
@@ -375,8 +378,8 @@ class AtomicCommits:
             stands_at = -1 if committed is None else committed
             if stands_at != one.begin:
                 raise errors.OffsetMoved(
-                    f"group {group!r} is at {stands_at} in queue {one.queue} of {one.topic!r}, and the reading"
-                    f" began at {one.begin}: another consumer has committed, drop what was made and read on from there",
+                    f"group {group!r} is at {stands_at} in queue {one.queue} of {one.topic!r}, but the read began at"
+                    f" {one.begin}: another consumer has committed. Drop the results and read again from there",
                     group=group,
                     topic=one.topic,
                     queue=one.queue,
@@ -389,7 +392,7 @@ class AtomicCommits:
         there = self._decided_bytes
         if len(self._decided) >= _OPEN_MAX or (there and there + more > _OPEN_BYTES_MAX):
             raise errors.Overloaded(
-                f"{len(self._decided)} atomic commits of {there} bytes are under way, the limits are {_OPEN_MAX} and"
+                f"{len(self._decided)} atomic commits with {there} bytes are open, the limits are {_OPEN_MAX} and"
                 f" {_OPEN_BYTES_MAX}: try again later",
                 field="runs",
                 limit=_OPEN_BYTES_MAX,
@@ -402,14 +405,12 @@ class AtomicCommits:
         while len(self._known) > _KNOWN_MAX or self._known_messages > _KNOWN_MESSAGES_MAX:
             oldest = next(iter(self._known.values()))
             if oldest.content is not None:
-                break  # Other limits apply to those.
+                break  # The others are open and have other limits.
             self._forget(oldest)
 
     def _forget(self, commit: _Commit) -> None:
         if self._known.pop(commit.key, None) is not None:
             self._known_messages -= commit.count
-
-    # --- made
 
     def _synced(self, commit: _Commit, error: errors.StoreError | None) -> None:
         """Append the messages of commits up to COMMIT: its record is on disk, unless there is an ERROR."""
@@ -417,22 +418,23 @@ class AtomicCommits:
             self._safe_number = max(self._safe_number, commit.number)
             self._make()
             return
-        # It is unknown whether it is decided. The store takes nothing any more; the next start will find out.
+        # It is unknown whether it is decided. The store accepts nothing any more; the next start
+        # decides.
         self._forget(commit)
         calls, commit.calls = commit.calls, []
         for call in calls:
             call.fail(error)
 
     def _make(self) -> None:
-        """Append the messages of those whose record is safe, in their order."""
+        """Append the messages of commits whose record is on disk, in order."""
         while self._decided and self._decided[0].number <= self._safe_number:
             commit = self._decided[0]
-            assert commit.content is not None, "it is not made"
+            assert commit.content is not None, "its messages are not appended yet"
             try:
                 stored_ms = self._append(commit, commit.content)
             except errors.PocketMQError as error:
                 logger.error(
-                    "messages of an atomic commit wait group=%s id=%s reason=%s",
+                    "messages of an atomic commit not appended, will be retried group=%s id=%s reason=%s",
                     *commit.key,
                     error.message,
                 )
@@ -460,14 +462,14 @@ class AtomicCommits:
         self._parts.appends.when_confirmed(commit.end_offset, confirmed)
 
     def _append(self, commit: _Commit, content: pb.AtomicCommitRequest) -> int:
-        """Append what is missing of COMMIT, all or nothing; return when, 0 for nothing."""
+        """Append the missing messages of COMMIT, all or nothing; return their store time, 0 if none is missing."""
         rows: list[list[int]] = []
         runs: list[Run] = []
         for run, places in zip(content.runs, commit.places, strict=True):
             missing = [row for row, place in enumerate(places) if place is None]
             if missing and not self._is_there(run.topic, run.queue):
                 logger.warning(
-                    "messages of an atomic commit went with their topic group=%s id=%s topic=%s",
+                    "messages of an atomic commit dropped, their topic was deleted group=%s id=%s topic=%s",
                     *commit.key,
                     run.topic,
                 )
@@ -512,8 +514,6 @@ class AtomicCommits:
         if self._retry is None or not self._retry.active:
             self._retry = self._parts.timers.after(_RETRY_MS, self._make)
 
-    # --- done
-
     def _flushed(self, offset: int) -> None:
         offset = min(offset, self._parts.appends.flushed_offset)
         while self._made and self._made[0].end_offset <= offset:
@@ -522,7 +522,7 @@ class AtomicCommits:
             self._advance()
 
     def _advance(self) -> None:
-        """Note up to which record all is done."""
+        """Record up to which number all commits are done."""
         oldest = self._oldest()
         done = self._store.queue_bounds(COMMIT_TOPIC, 0)[1] if oldest is None else oldest.number
         noted = self._offsets.committed(COMMIT_TOPIC, COMMIT_COPIES_GROUP, 0)
@@ -561,7 +561,7 @@ def _check_once(field: str, queues: Iterable[tuple[str, int]]) -> None:
     for topic, queue in queues:
         if (topic, queue) in seen:
             raise errors.InvalidArgument(
-                f"{field}: queue {queue} of {topic[:64]!r} occurs twice: name it once",
+                f"{field}: queue {queue} of {topic[:64]!r} is listed twice: list it once",
                 field=field,
                 value=queue,
             )

@@ -41,7 +41,8 @@ logger = logging.getLogger(__name__)
 
 _CHUNK: Final = 256
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
-#: Entries of resolved half messages are removed when they outnumber the open ones, and this number.
+#: Entries of resolved half messages are removed when there are more of them than open ones, and
+#: this number.
 _STALE_MIN: Final = 1_000
 
 
@@ -68,17 +69,17 @@ class Checks:
         self.listeners = Listeners()
         self._due: list[tuple[int, int, OpenHalf]] = []
         self._timer: Timer | None = None
-        #: The next chunk of what is due already.
+        #: The next chunk of due checks.
         self._going_on: asyncio.Handle | None = None
         self._running = False
 
     def start(self) -> None:
-        """Begin to check."""
+        """Start to check."""
         self._running = True
         self._arm()
 
     def close(self) -> None:
-        """Check no more."""
+        """Stop checking."""
         self._running = False
         if self._timer is not None:
             self._timers.cancel(self._timer)
@@ -88,13 +89,11 @@ class Checks:
             self._going_on = None
 
     def stream(self, stream: Stream) -> Listener:
-        """Add a stream that answers checks."""
+        """Add a stream of a producer that answers checks."""
         return Listener(stream, self.listeners)
 
-    # --- when
-
     def opened(self, half: OpenHalf) -> None:
-        """Check HALF, which became open, once its time has come."""
+        """Schedule the check of HALF, which became open."""
         wait_ms = self._config.transaction_check_interval_ms
         if not half.times:
             own = half.immunity_ms >= 0
@@ -107,7 +106,7 @@ class Checks:
         self._arm()
 
     def _arm(self) -> None:
-        """Have the timer fire when the next one is due."""
+        """Set the timer for the next check."""
         if not self._running or self._going_on is not None or not self._due:
             return
         if len(self._due) > 2 * len(self._halves.open) + _STALE_MIN:
@@ -122,7 +121,7 @@ class Checks:
             self._timers.reschedule(self._timer, due_ms)
 
     def _fire(self) -> None:
-        """Check what is due, a chunk now and the others in the next turns, at this same instant."""
+        """Run due checks, one chunk now and the others in the next turns, all with this time."""
         now_ms = self._clock.now_ms()
         due: list[OpenHalf] = []
         room = _CHUNK_BYTES
@@ -146,8 +145,6 @@ class Checks:
         finally:
             self._clock.release()
 
-    # --- what
-
     def _check_all(self, due: Sequence[OpenHalf], now_ms: int) -> None:
         asked: list[OpenHalf] = []
         given_up: list[OpenHalf] = []
@@ -163,12 +160,12 @@ class Checks:
         except PocketMQError as error:
             logger.error("transactions cannot be checked reason=%s", error.message)
             self._try_again(due, now_ms)
-        except Exception:  # The edge of the loop: a bug must not stop all checks.
-            logger.exception("transactions wait to be checked")
+        except Exception:  # The outermost call of this work: a bug must not stop all checks.
+            logger.exception("transaction checks failed, will be retried")
             self._try_again(due, now_ms)
 
     def _try_again(self, due: Sequence[OpenHalf], now_ms: int) -> None:
-        """Check those of DUE that could not be checked one interval later."""
+        """Schedule those of DUE that could not be checked again one interval later."""
         for half in due:
             if self._halves.open.holds(half) and half.due_ms <= now_ms:
                 self._enter(half, now_ms + self._config.transaction_check_interval_ms)
@@ -187,11 +184,11 @@ class Checks:
         """Ask the producers of HALVES, unless there is an ERROR: then another master does."""
         if error is not None:
             return
-        # The new records are open by now, and the older ones are known as their predecessors.
+        # The new records are open by now, and know the older ones as their predecessors.
         newest = [self._halves.open.get(*half.key) for half in halves]
         for older, half in zip(halves, newest, strict=True):
             if half is not None and half is not older:
-                # If its properties cannot hold the count, it is only in memory.
+                # If its properties have no space for the count, it is only in memory.
                 half.times = max(half.times, older.times + 1)
         rolled_back = self._overtaken(halves, newest)
         stored = [half for half in newest if half is not None and half.also]
@@ -206,7 +203,7 @@ class Checks:
     ) -> list[int]:
         """Return the offsets of those NEWEST whose transactions were rolled back before they were confirmed.
 
-        HALVES are the older ones. What was committed or given up meanwhile is settled.
+        HALVES are the older ones. Committed and given-up transactions are settled.
         """
         offsets = []
         for older, half in zip(halves, newest, strict=True):
@@ -221,7 +218,7 @@ class Checks:
         return offsets
 
     def _give_up(self, halves: Sequence[OpenHalf]) -> None:
-        """Give HALVES up: no producer resolved them. They move to TRANS_CHECK_MAX_TIME_TOPIC."""
+        """Give up HALVES, which no producer resolved: they move to TRANS_CHECK_MAX_TIME_TOPIC."""
         halves, records = self._read(halves)
         if not halves:
             return
@@ -246,11 +243,11 @@ class Checks:
         self._halves.mark([])
 
     def _read(self, halves: Sequence[OpenHalf]) -> tuple[list[OpenHalf], list[bytes]]:
-        """Return those of HALVES that are in the log still, and their records; the others are settled."""
+        """Return those of HALVES that are still in the log, and their records; the others are settled."""
         found = [(half, self._store.read_at(half.log_offset, half.size)) for half in halves]
         gone = [half for half, record in found if record is None]
         if gone:
-            logger.warning("half messages are not in the log any more count=%d", len(gone))
+            logger.warning("half messages not in the log any more count=%d", len(gone))
             self._settle(gone)
         there = [(half, record) for half, record in found if record is not None]
         return [half for half, _ in there], [record for _, record in there]
@@ -274,7 +271,7 @@ class Checks:
 
 
 _QUEUED_BYTES_MAX: Final = 1024 * 1024
-#: Topics that one listener may name.
+#: Limit of topics per listener.
 _TOPICS_MAX: Final = 10_000
 
 
@@ -283,28 +280,28 @@ class Answering(Protocol):
 
     @property
     def group(self) -> str:
-        """The producer group that it answers for."""
+        """The producer group for which it answers."""
         ...
 
     @property
     def has_room(self) -> bool:
-        """Does it take what it is sent? Then it may be sent more."""
+        """Return whether it reads its stream fast enough to get more checks."""
         ...
 
     def is_for(self, topic: str) -> bool:
-        """Is it rather there for TOPIC than others?"""
+        """Return whether it is preferred for TOPIC."""
         ...
 
     def sent(self, transaction_id: str) -> bool:
-        """Is it known to have sent the half message of TRANSACTION_ID?"""
+        """Return whether it is known to have sent the half message of TRANSACTION_ID."""
         ...
 
     def may_see(self, topic: str) -> bool:
-        """May it be sent a message for TOPIC?"""
+        """Return whether it may get the content of a message for TOPIC."""
         ...
 
     def send(self, check: pb.TransactionCheck) -> None:
-        """Ask."""
+        """Send a check."""
         ...
 
 
@@ -318,18 +315,18 @@ class Listener:
         self.topics: frozenset[str] = frozenset()
 
     def on_message(self, message: pb.TransactionListener) -> None:
-        """Listen for a group, from now on; a later message changes the topics."""
+        """Start to listen for a group; a later message changes the topics."""
         check_group(message.group)
         if self.group and message.group != self.group:
             raise InvalidArgument(
-                f"this stream listens for group {self.group!r}: open another for {message.group[:64]!r}",
+                f"this stream listens for group {self.group!r}: open another stream for {message.group[:64]!r}",
                 field="group",
                 value=message.group[:64],
             )
         if len(message.topics) > _TOPICS_MAX:
             raise InvalidArgument(
-                f"topics: {len(message.topics)} of one listener, the limit is {_TOPICS_MAX}: name fewer, or none for"
-                " all of the group",
+                f"topics: {len(message.topics)} topics of one listener, the limit is {_TOPICS_MAX}: list fewer, or none"
+                " for all topics of the group",
                 field="topics",
                 limit=_TOPICS_MAX,
                 value=len(message.topics),
@@ -341,22 +338,22 @@ class Listener:
 
     @property
     def has_room(self) -> bool:
-        """Does it take what it is sent? Then it may be sent more."""
+        """Return whether it reads its stream fast enough to get more checks."""
         return self._stream.queued_bytes < _QUEUED_BYTES_MAX
 
     def is_for(self, topic: str) -> bool:
-        """Did it name TOPIC, or none at all?"""
+        """Return whether it listed TOPIC, or no topics."""
         return not self.topics or topic in self.topics
 
     def sent(self, transaction_id: str) -> bool:
-        """Nothing is known of that here."""
+        """Always false: it is not known here."""
         return False
 
     def send(self, check: pb.TransactionCheck) -> None:
         self._stream.send(check)
 
     def may_see(self, topic: str) -> bool:
-        """May its user send to TOPIC? A check has the message's body."""
+        """Return whether its user may send to TOPIC: a check contains the body of the message."""
         return self._stream.user.may(self._stream, of_topic(topic, PUB))
 
     def on_end(self) -> None:
@@ -371,8 +368,8 @@ class Listeners:
     """The producers that answer checks, by group. One is asked per check.
 
     The producer that sent the half message is preferred, if known; otherwise they take turns, those that listen for the
-    topic first. Limits per listener: `_QUEUED_BYTES_MAX` bytes under way (it is skipped beyond that), `_TOPICS_MAX`
-    topics.
+    topic first. Limits per listener: `_QUEUED_BYTES_MAX` unsent bytes (beyond it, the listener is skipped),
+    `_TOPICS_MAX` topics.
     """
 
     def __init__(self) -> None:

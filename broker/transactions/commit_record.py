@@ -60,12 +60,12 @@ class CommitRecord:
 
 
 def encode_commit(content: pb.AtomicCommitRequest, previous: int, now_ms: int, host: Host) -> bytes:
-    """Return the record of CONTENT, which follows that with the number PREVIOUS; raise MessageTooLarge."""
+    """Return the record of CONTENT, whose predecessor has the number PREVIOUS; raise MessageTooLarge."""
     covered = _LONG.pack(previous) + content.SerializeToString()
     body = _HEAD.pack(_MAGIC, _VERSION, zlib.crc32(covered)) + covered
     if len(body) > MESSAGE_SIZE_MAX:
         raise MessageTooLarge(
-            f"the commit makes a record of {len(body)} bytes, the limit is {MESSAGE_SIZE_MAX}: commit more often",
+            f"the record of the commit has {len(body)} bytes, the limit is {MESSAGE_SIZE_MAX}: commit more often",
             field="runs",
             limit=MESSAGE_SIZE_MAX,
             value=len(body),
@@ -82,7 +82,7 @@ def encode_commit(content: pb.AtomicCommitRequest, previous: int, now_ms: int, h
 
 
 def decode_commit(record: Record) -> CommitRecord:
-    """Return what RECORD says; raise CorruptRecord for one that is damaged, or of a later version."""
+    """Return the commit in RECORD; raise CorruptRecord if it is damaged, or of a later version."""
     where = f"commit record {record.queue_offset} at {record.log_offset} of the log"
     covered = record.body[_HEAD.size :]
     if len(covered) < _LONG.size:
@@ -94,7 +94,7 @@ def decode_commit(record: Record) -> CommitRecord:
             field="body",
         )
     if zlib.crc32(covered) != crc:
-        raise CorruptRecord(f"{where}: its CRC does not fit", field="body")
+        raise CorruptRecord(f"{where}: its CRC is wrong", field="body")
     (previous,) = _LONG.unpack_from(covered)
     try:
         content = pb.AtomicCommitRequest.FromString(covered[_LONG.size :])
@@ -104,17 +104,17 @@ def decode_commit(record: Record) -> CommitRecord:
 
 
 def check_ids(run: Run) -> None:
-    """Raise InvalidRecord for a message of RUN without UNIQ_KEY, or with that of another."""
+    """Raise InvalidRecord for a message of RUN with a missing or repeated UNIQ_KEY."""
     seen: set[str] = set()
     for index, unique in enumerate(_ids(run.records, run.columns)):
         if not unique or unique in seen:
             what = (
-                f"{UNIQ_KEY} {unique!r:.64} is that of another one"
+                f"{UNIQ_KEY} {unique!r:.64} is also that of another message"
                 if unique
                 else f"it has no {UNIQ_KEY}"
             )
             raise InvalidRecord(
-                f"record {index} of the run for {run.topic}/{run.queue}: {what}, and could not be told from others",
+                f"record {index} of the batch for {run.topic}/{run.queue}: {what}, so it could not be identified",
                 field=UNIQ_KEY,
                 index=index,
             )
@@ -122,7 +122,7 @@ def check_ids(run: Run) -> None:
 
 
 def _ids(records: Buffer, columns: RunColumns) -> list[str]:
-    """Return the UNIQ_KEY of each of RECORDS; "": it has none."""
+    """Return the UNIQ_KEY of each of RECORDS; "" if it has none."""
     texts = PropertyRanges(records, columns).texts(UNIQ_KEY)
     return ["" if text is None else text for text in texts]
 
@@ -148,7 +148,7 @@ def copies_of(run: pb.AtomicRun, commit_at: int, rows: Collection[int]) -> Run:
 def copies_in(
     records: Buffer, sizes: Longs, commits_at: Collection[int]
 ) -> Iterator[tuple[int, str, int, int]]:
-    """Yield of each of RECORDS that is a copy of a commit record at one of COMMITS_AT that, UNIQ_KEY, row, place."""
+    """Yield (commit offset, UNIQ_KEY, row, place) of each of RECORDS that is a copy of a record at COMMITS_AT."""
     columns = parse_run(records, starts_of(sizes))
     rows = np.flatnonzero(np.isin(columns.prepared_offset, list(commits_at)))
     if len(rows):

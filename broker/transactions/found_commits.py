@@ -1,6 +1,6 @@
 """Atomic commits whose records are found in the log at a start, and the places of their messages.
 
-A commit record names its predecessor. A power cut can leave a later record without an earlier one; that one is void.
+A commit record names its predecessor. A power cut can leave a later record without an earlier one: it is invalid.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CopyPlace:
-    """Where a copy is."""
+    """Where a copy is in the log."""
 
     queue_offset: int
     log_offset: int
@@ -30,19 +30,19 @@ class CopyPlace:
 
 @dataclass(frozen=True, slots=True)
 class FoundCommit:
-    """A commit that counts, and of each run the places of its messages; None: there is no copy."""
+    """A valid commit, and the places of the messages of each batch; None: there is no copy."""
 
     record: CommitRecord
     places: list[list[CopyPlace | None]]
 
     @property
     def is_whole(self) -> bool:
-        """Has each message its copy?"""
+        """Return whether each message has a copy."""
         return all(place is not None for places in self.places for place in places)
 
 
 def found_commits(store: MessageStore, begin: int) -> list[FoundCommit]:
-    """Return the commits whose records STORE has from number BEGIN on, and that count, in their order."""
+    """Return the valid commits whose records STORE has from number BEGIN on, in order."""
     records = list(_that_count(store, begin))
     copies = _copies(store, records)
     return [
@@ -73,7 +73,7 @@ def _that_count(store: MessageStore, begin: int) -> Iterator[CommitRecord]:
                 continue
             if record.previous not in (-1, last):
                 logger.warning(
-                    "atomic commit is void, the one before it is not there group=%s id=%s number=%d",
+                    "atomic commit ignored, the one before it is missing group=%s id=%s number=%d",
                     record.content.group,
                     record.content.commit_id,
                     number,

@@ -1,4 +1,4 @@
-"""Copies of half messages that the log has, found again at a start."""
+"""Finds copies of half messages in the log at a start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READ_BYTES = 4 * 1024 * 1024
 def slices_from(
     store: MessageStore, topic: str, queue: int, offset: int, *, check_crcs: bool = True
 ) -> Iterator[Slices]:
-    """Yield what QUEUE of TOPIC holds from OFFSET on; CHECK_CRCS as in `read_queue`."""
+    """Yield the messages of QUEUE of TOPIC from OFFSET on; CHECK_CRCS as in `read_queue`."""
     while True:
         low, high = store.queue_bounds(topic, queue)
         offset = max(offset, low)
@@ -36,7 +36,7 @@ def slices_from(
 
 
 def find_copies(store: MessageStore, halves: Iterable[OpenHalf]) -> dict[Key, Outcome]:
-    """Return the results of HALVES that the log has: committed, or given up."""
+    """Return the results of those HALVES that were committed or given up, according to the log."""
     since: dict[tuple[str, int], int] = {}
     topics: dict[Key, str] = {}
     for half in halves:
@@ -57,7 +57,7 @@ def find_copies(store: MessageStore, halves: Iterable[OpenHalf]) -> dict[Key, Ou
 
 
 def _copies(store: MessageStore, topic: str, queue: int, log_offset: int) -> Iterator[Record]:
-    """Yield the messages of a queue after LOG_OFFSET in the log that were committed or given up."""
+    """Yield the committed or given-up messages of a queue after LOG_OFFSET in the log."""
     entries = store.queues.get(topic, queue)
     if entries is None:
         return

@@ -1,4 +1,4 @@
-"""The half queue and the op queue: which transactions are open, and how the others ended (commit or rollback).
+"""The half queue and the op queue: which transactions are open, and the results of the others (commit or rollback).
 
 At start the queues are read from the last committed offsets (progress.py). Half messages named by later op messages are
 resolved. So is a half message whose committed copy is in the log without an op message, so it cannot be committed
@@ -36,12 +36,12 @@ logger = logging.getLogger(__name__)
 _REMOVE_TAG = "d"
 
 
-#: Offsets of the half queue that are marked as resolved, with the log offset of the op message that says so.
+#: Offsets of the half queue that are marked as resolved, with the log offset of the op message.
 _Marks: TypeAlias = dict[int, int]
 
 
 def _is_marked(half: OpenHalf, marks: _Marks) -> bool:
-    """Return whether MARKS has HALF. An older op message is about a lost half message that had the same offset."""
+    """Return whether MARKS has HALF. An older op message is about a lost half message with the same offset."""
     return marks.get(half.queue_offset, -1) > half.log_offset
 
 
@@ -57,7 +57,7 @@ class HalfQueue:
         clock: Clock,
         opened: Callable[[OpenHalf], None],
     ) -> None:
-        """The queue calls OPENED with each half message that becomes open."""
+        """OPENED is called with each half message that becomes open."""
         self.store = store
         self.appends = appends
         self._outcomes = outcomes
@@ -70,7 +70,7 @@ class HalfQueue:
         self._opened = opened
 
     def start(self) -> None:
-        """Find what is open, and follow the queue from here on."""
+        """Find open half messages, and process new ones from here on."""
         begin, op_offset = self._progress.beginnings()
         self._progress.begin(begin, op_offset)
         resolved, copied = self._read_ops(op_offset)
@@ -98,7 +98,7 @@ class HalfQueue:
         logger.info("transactions found open=%d", self.open.transactions)
 
     def _read_ops(self, offset: int) -> tuple[_Marks, _Marks]:
-        """Return what the op messages from OFFSET on tell of: as such, and with the promise of a copy."""
+        """Return the offsets in op messages from OFFSET on: all of them, and those with a promised copy."""
         resolved: _Marks = {}
         copied: _Marks = {}
         for slices in slices_from(self.store, OP_HALF_TOPIC, 0, offset):
@@ -114,7 +114,7 @@ class HalfQueue:
     def _copies(
         self, begin: int, resolved: _Marks, copied: _Marks
     ) -> tuple[dict[Key, Outcome], set[int]]:
-        """Return the results in the log of half messages from BEGIN on that are not RESOLVED for sure.
+        """Return the results in the log of half messages from BEGIN on that are not surely RESOLVED.
 
         Also return those of COPIED that have no copy.
         """
@@ -134,7 +134,7 @@ class HalfQueue:
         return found, lost
 
     def _store_again(self, halves: Sequence[OpenHalf]) -> None:
-        """Store HALVES again, whose copies were lost: the marks that are there do not tell of the new ones."""
+        """Store HALVES again, whose copies were lost: existing marks do not apply to the new ones."""
         logger.warning("half messages without their promised copy are open count=%d", len(halves))
         records = [self.store.read_at(half.log_offset, half.size) for half in halves]
         there = [record for record in records if record is not None]
@@ -146,7 +146,7 @@ class HalfQueue:
         self.read_new()
 
     def _found(self, half: OpenHalf, resolved: _Marks) -> None:
-        """Take HALF in, unless it is RESOLVED; then an older one of its transaction, which was not marked, is too."""
+        """Add HALF unless it is RESOLVED; then an older one of its transaction without a mark is resolved, too."""
         if not _is_marked(half, resolved) and half.moved not in resolved:
             self.open.add(half)
             return
@@ -172,42 +172,40 @@ class HalfQueue:
 
     @property
     def unread(self) -> int:
-        """How many half messages are stored and not confirmed."""
+        """The number of half messages that are stored and not confirmed."""
         queue = self.store.queues.get(HALF_TOPIC, 0)
         return 0 if queue is None else queue.max_offset - self._next
 
     def read_new(self) -> None:
-        """Take in what was appended to the half queue."""
+        """Process new messages of the half queue."""
         try:
             for slices in slices_from(self.store, HALF_TOPIC, 0, self._next):
                 self._next = slices.next_offset
                 for half in halves_in(slices):
                     self.open.add(half)
                     self._open(half)
-        except PocketMQError as error:  # The next append tries again.
+        except PocketMQError as error:  # The next append retries.
             logger.error("half messages cannot be read reason=%s", error.message)
 
     def _open(self, half: OpenHalf) -> None:
-        # From here on it is a time for waits, independent of later changes of the clock.
+        # From here on it is a timer time, independent of later changes of the wall clock.
         half.stored_ms = past_instant(self._clock, half.stored_ms)
         self._opened(half)
 
-    # --- results
-
     def settle(self, halves: Sequence[OpenHalf]) -> None:
-        """Note that HALVES are resolved and that the log has the copy; the next `mark` marks them."""
+        """Record that HALVES are resolved and their copies are in the log; the next `mark` marks them."""
         for half in halves:
             self._forget(half)
 
     def settle_older(self, half: OpenHalf) -> None:
-        """Note that HALF replaces the older half messages of its transaction; the next `mark` marks them."""
+        """Record that HALF replaces the older half messages of its transaction; the next `mark` marks them."""
         self._owed += half.also
         self.open.remove_older(half)
 
     def mark(self, offsets: Sequence[int]) -> int | PocketMQError:
-        """Mark the half messages at OFFSETS, and what was settled, as resolved; return the end of the log that says so.
+        """Mark the half messages at OFFSETS, and settled ones, as resolved; return the log offset after the marks.
 
-        Or the error: then nothing is said of OFFSETS, and what was settled is marked the next time.
+        After an error, which is returned, OFFSETS are not marked, and settled ones are marked the next time.
         """
         copied, others = op_parts(self._owed), op_parts(offsets)
         runs = []
@@ -232,11 +230,11 @@ class HalfQueue:
         return end_offset
 
     def reached(self) -> None:
-        """Note how far the queue is done."""
+        """Record the progress of the queue."""
         self._progress.reached(self.open.lowest(self._next))
 
     def close(self) -> None:
-        """Mark what is owed, and commit how far the queues are done."""
+        """Mark settled half messages, and commit the progress of the queues."""
         if self._owed:
             self.mark([])
         self.reached()

@@ -54,17 +54,19 @@ class OpenHalf:
         place: tuple[int, int, int],
         stored_ms: int,
     ) -> None:
-        """TARGET: where the message goes when it is committed. PLACE: queue offset, log offset, size."""
+        """TARGET: the queue for the message after a commit. PLACE: queue offset, log offset, size."""
         self.group = group
         self.transaction_id = transaction_id
         self.topic, self.queue = target
         self.queue_offset, self.log_offset, self.size = place
         self.stored_ms = stored_ms
-        #: How often it was checked.
+        #: Number of checks so far.
         self.times = 0
-        #: Its own time until the first check (CHECK_IMMUNITY_TIME_IN_SECONDS); −1: none.
+        #: The time before its first check (CHECK_IMMUNITY_TIME_IN_SECONDS); −1: the broker's
+        #: setting.
         self.immunity_ms = -1
-        #: Was it put back by a Java broker during that time (TRAN_PREPARED_QUEUE_OFFSET)? −1, or where it lay first.
+        #: If a Java broker stored it again during that time (TRAN_PREPARED_QUEUE_OFFSET): its first
+        #: queue offset; −1: not.
         self.moved = -1
         #: When it is checked next.
         self.due_ms = 0
@@ -87,7 +89,8 @@ def halves_in(slices: Slices) -> Iterator[OpenHalf]:
     log_offsets, stored = columns.log_offset.tolist(), columns.store_ms.tolist()
     born = columns.born_ms.tolist()
     offsets, sizes = slices.queue_offsets.tolist(), slices.sizes.tolist()
-    # Where a power cut took messages, their entries in the queue show the next one there is: it comes in its own place.
+    # After lost messages, several entries of the queue point to the next message: take it at its
+    # own place only.
     in_place = columns.well_formed & (columns.queue_offset == slices.queue_offsets)
     for row in in_place.nonzero()[0].tolist():
         queue = _number(queues[row])
@@ -110,7 +113,7 @@ def halves_in(slices: Slices) -> Iterator[OpenHalf]:
         half.moved = _number(moved[row])
         if (
             half.moved >= 0
-        ):  # Put back by a Java broker: it was stored first when it was born, or a bit later.
+        ):  # A Java broker stored it again: it was first stored at its born time, or a little later.
             half.stored_ms = min(stored[row], born[row])
         yield half
 
@@ -133,7 +136,7 @@ class _Texts:
 
 
 def _number(text: str) -> int:
-    """Return the number that TEXT is; −1 for anything else."""
+    """Return TEXT as a number; −1 for anything else."""
     return int(text) if _NUMBER.fullmatch(text) else -1
 
 
@@ -143,11 +146,11 @@ class OpenHalves:
     def __init__(self) -> None:
         self._by_key: dict[Key, OpenHalf] = {}
         self._offsets: set[int] = set()
-        #: Every offset that is open, and some that were, in rising order.
+        #: All open offsets, and some resolved ones, in rising order.
         self._in_order: deque[int] = deque()
 
     def __len__(self) -> int:
-        """Return the number of half messages, those of one transaction counted one by one."""
+        """The number of half messages; those of one transaction are counted individually."""
         return len(self._offsets)
 
     @property
@@ -161,11 +164,11 @@ class OpenHalves:
         return self._by_key.get((group, transaction_id))
 
     def holds(self, half: OpenHalf) -> bool:
-        """Is HALF open still, and the newest of its transaction?"""
+        """Return whether HALF is open, and the newest of its transaction."""
         return self._by_key.get(half.key) is half
 
     def add(self, half: OpenHalf) -> None:
-        """Take in HALF, the newest of its transaction."""
+        """Add HALF, the newest of its transaction."""
         assert not self._in_order or half.queue_offset > self._in_order[-1], "added in rising order"
         older = self._by_key.get(half.key)
         if older is not None:
@@ -177,22 +180,23 @@ class OpenHalves:
         self._in_order.append(half.queue_offset)
 
     def remove(self, half: OpenHalf) -> None:
-        """Forget HALF, and the older ones of its transaction: it is resolved."""
+        """Remove HALF, and the older ones of its transaction: it is resolved."""
         del self._by_key[half.key]
         self._offsets.discard(half.queue_offset)
         self.remove_older(half)
 
     def remove_older(self, half: OpenHalf) -> None:
-        """Forget the older half messages of HALF's transaction: they are marked as resolved."""
+        """Remove the older half messages of HALF's transaction: they are marked as resolved."""
         self._offsets.difference_update(half.also)
         half.also = []
 
     def lowest(self, end: int) -> int:
-        """Return the lowest queue offset that is open; END if none is."""
+        """Return the lowest open queue offset; END if there is none."""
         in_order, offsets = self._in_order, self._offsets
         while in_order and in_order[0] not in offsets:
             in_order.popleft()
-        # Entries resolved after the lowest one stay listed until then: not for ever.
+        # Entries that are resolved after the lowest open one stay in the deque until it is
+        # resolved: limit their number.
         if len(in_order) > 2 * len(offsets) + 1000:
             self._in_order = in_order = deque(sorted(offsets))
         return in_order[0] if in_order else end

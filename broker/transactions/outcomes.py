@@ -1,4 +1,4 @@
-"""How the last transactions ended: committed, rolled back, or given up. Memory: 5 MB."""
+"""The results of recent transactions: committed, rolled back, or given up. Memory: 5 MB."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECENT_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a transaction for TOPIC ended, and where its message is if it was committed (else offsets are −1)."""
+    """The result of a transaction for TOPIC, and the place of its message if it was committed (else offsets are −1)."""
 
     committed: bool
     topic: str
@@ -28,12 +28,12 @@ class Outcome:
     queue_offset: int = -1
     log_offset: int = -1
     store_ms: int = 0
-    #: No producer resolved it: it was checked too often, or was open too long.
+    #: No producer resolved it: the limit of checks or of its age was reached.
     given_up: bool = False
 
     @classmethod
     def committed_as(cls, copy: Record) -> Outcome:
-        """Return the result of the transaction whose message is COPY."""
+        """Return the result of the transaction with the committed message COPY."""
         at = copy.queue_id, copy.queue_offset, copy.log_offset, copy.store_timestamp_ms
         return cls(True, copy.topic, *at)
 
@@ -56,10 +56,10 @@ class Outcome:
 
 
 class Outcomes:
-    """Results of transactions, over STORE. The event loop owns it.
+    """Results of transactions in STORE. The event loop owns it.
 
-    The latest `RECENT_MAX` are kept in memory. Older ones are found in the store's index (100 µs), as long as it has
-    them: a committed copy, a half message that was given up, or only a half message, which was then rolled back.
+    The latest `RECENT_MAX` are in memory. Older ones are found with the store's index (100 µs), as long as it has them:
+    a committed copy, a half message that was given up, or only a half message, which was then rolled back.
     """
 
     def __init__(self, store: MessageStore) -> None:
@@ -73,7 +73,7 @@ class Outcomes:
             self._recent.popitem(last=False)
 
     def find(self, group: str, transaction_id: str) -> Generator[None, None, Outcome | None]:
-        """Find, in steps, how a transaction of GROUP that is not open ended; None: there was none."""
+        """Find, in steps, the result of a transaction of GROUP that is not open; None: there was none."""
         recent = self._recent.get((group, transaction_id))
         if recent is not None:
             return recent
@@ -111,7 +111,7 @@ class Outcomes:
         return False
 
     def is_half_of(self, log_offset: int, transaction_id: str) -> bool:
-        """Return whether there is a half message of this id at LOG_OFFSET. True if the log no longer reaches there."""
+        """Return whether the half message of this id is at LOG_OFFSET. True if the log no longer reaches there."""
         if 0 <= log_offset < self._store.min_log_offset:
             return True
         data = self._store.read_at(log_offset)
@@ -123,7 +123,7 @@ class Outcomes:
         )
 
     def _records(self, topic: str, transaction_id: str) -> Iterator[Record | None]:
-        """Yield the records of TOPIC with this id, the newest first; None: a turn's worth was looked at."""
+        """Yield the records of TOPIC with this id, newest first; None after each step."""
         for data in self._store.looked_up(topic, transaction_id):
             record = None if data is None else _decoded(data)
             if data is None:
@@ -140,7 +140,7 @@ def _decoded(data: bytes) -> Record | None:
     try:
         return decode_record(data)
     except InvalidRecord:
-        return None  # Damaged: it is no evidence.
+        return None  # Damaged: it proves nothing.
 
 
 def _is_of(record: Record, group: str) -> bool:

@@ -1,11 +1,11 @@
-"""How far the half queue and the op queue are done: where the next start begins to read them.
+"""Progress of the half queue and the op queue: where the next start begins to read them.
 
 The offsets are those of the group CID_RMQ_SYS_TRANS in consumerOffset.json, as in Apache RocketMQ:
 
     half queue   everything below the offset is resolved, or was stored again later
     op queue     everything below the offset names only half messages below that of the half queue
 
-They are committed only once the log is on disk that far. A kill loses some seconds of progress, never a half message.
+They are committed only once the log is on disk up to there. A kill loses some seconds of progress, never half messages.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _OPS_MAX: Final = 20_000
 
 
 class Progress:
-    """Progress over STORE, kept in OFFSETS. The event loop owns it."""
+    """Progress in STORE, kept in OFFSETS. The event loop owns it."""
 
     def __init__(self, store: MessageStore, offsets: Offsets, appends: Appends) -> None:
         self._store = store
         self._appends = appends
         self._offsets = offsets
-        #: Op messages that are needed: queue offset, and the highest half message that it names.
+        #: Needed op messages: queue offset, and the highest half message that each names.
         self._ops: deque[tuple[int, int]] = deque()
         self._op_end = 0
         self._half = 0
-        #: What is to be committed once the log is flushed up to the first number.
+        #: Progress that is committed once the log is flushed up to the first number.
         self._waiting: tuple[int, int, int] | None = None
         self._dirty = False
         store.events.flushed.append(self._flushed)
 
     def beginnings(self) -> tuple[int, int]:
-        """Return the offsets in the half and the op queue from which the present state is found."""
+        """Return the offsets in the half and the op queue from which a start must read."""
         return self._beginning(HALF_TOPIC), self._beginning(OP_HALF_TOPIC)
 
     def _beginning(self, topic: str) -> int:
@@ -48,11 +48,11 @@ class Progress:
         return low if committed is None else min(max(committed, low), high)
 
     def begin(self, half: int, op: int) -> None:
-        """Begin with everything below HALF and OP done, as `beginnings` says."""
+        """Start with everything below HALF and OP done, as from `beginnings`."""
         self._half, self._op_end = half, op
 
     def wrote_op(self, op_offset: int, halves: list[int]) -> None:
-        """Note the op message at OP_OFFSET of its queue, which names HALVES."""
+        """Record the op message at OP_OFFSET of its queue, which names HALVES."""
         self._op_end = op_offset + 1
         self._ops.append((op_offset, max(halves, default=-1)))
         if len(self._ops) > _OPS_MAX:
@@ -66,7 +66,7 @@ class Progress:
         self._ops.extend(odd)
 
     def reached(self, lowest_open: int) -> None:
-        """Note that everything below LOWEST_OPEN of the half queue is done, and commit that when it is safe."""
+        """Record that everything below LOWEST_OPEN of the half queue is done, and commit that when it is safe."""
         self._half = lowest_open
         while self._ops and self._ops[0][1] < lowest_open:
             self._ops.popleft()
@@ -91,12 +91,12 @@ class Progress:
             self._wait()
 
     def _commit(self, topic: str, offset: int) -> None:
-        # Where nothing was ever done, nothing is said.
+        # Commit nothing if there was never a transaction.
         if self._beginning(topic) != offset:
             self._offsets.commit(topic, GROUP, 0, offset)
 
     def close(self) -> None:
-        """Commit exactly what is done. The log is flushed to disk first."""
+        """Commit the exact progress. The log is flushed to disk first."""
         if self._waiting is not None:
             self._store.flush()
             self._flushed(self._store.flushed_offset)

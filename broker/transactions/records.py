@@ -43,14 +43,14 @@ from ...proto.topics import (
 OP_BODY_BYTES_MAX: Final = 4096
 #: Space that a half message needs for checks: TRANSACTION_CHECK_TIMES and up to four digits.
 _CHECK_ROOM: Final = len(names.TRANSACTION_CHECK_TIMES) + 6
-#: Of the values by which a transaction is known: they are kept in memory while it is open.
+#: Limit of the values that identify a transaction: they are in memory while it is open.
 _KEY_BYTES_MAX: Final = 255
 #: Property of an op message: each half message that it names has a copy (committed, checked again or given up).
 COPIED: Final = "COPIED"
 _OP_PROPERTIES: Final = b"WAIT\x01true\x02TAGS\x01d\x02"
 _COPIED_PROPERTIES: Final = _OP_PROPERTIES + b"COPIED\x01true\x02"
 _OFFSET: Final = re.compile(rb"[0-9]{1,18}")
-#: Properties that would not be true of a copy.
+#: Properties that would be wrong on a copy.
 _UNTRUE: Final = (names.PROPERTY_CRC, names.PRODUCER_SEQUENCE)
 _GONE_WHEN_COMMITTED: Final = (names.REAL_TOPIC, names.REAL_QUEUE_ID, *_UNTRUE)
 _GONE_WHEN_PREPARED: Final = (
@@ -68,17 +68,17 @@ _GONE_WHEN_PREPARED: Final = (
 def prepare(run: Run) -> Run:
     """Return RUN, whose messages are all transactional, as half messages.
 
-    Raises InvalidRecord, which names record and field, for one without PGROUP or UNIQ_KEY, or with long ones,
-    MessageTooLarge for one whose properties leave no space for the broker's own.
+    Raises InvalidRecord, which names record and field, if PGROUP or UNIQ_KEY is missing or too long; MessageTooLarge if
+    the properties leave no space for those of the broker.
     """
     ranges = run.properties
     _required(
         run,
         ranges,
         names.PRODUCER_GROUP,
-        "the group of producers that may be asked to commit or roll back",
+        "the producer group that is asked to commit or roll back",
     )
-    ids = _required(run, ranges, names.UNIQ_KEY, "the id of the message, and so of its transaction")
+    ids = _required(run, ranges, names.UNIQ_KEY, "the id of the message, and of its transaction")
     copier = RecordCopier(run.records, run.columns)
     real = names.encode_pair(names.REAL_TOPIC, run.topic) + names.encode_pair(
         names.REAL_QUEUE_ID, run.queue
@@ -106,14 +106,14 @@ def _required(run: Run, ranges: PropertyRanges, name: str, what: str) -> list[st
     if (sizes <= 0).any():
         index = int((sizes <= 0).argmax())
         raise InvalidRecord(
-            f"record {index} of the run: a message of a transaction without the property {name}: it is {what}",
+            f"record {index} of the batch: a message of a transaction needs the property {name}, {what}",
             field=name,
             index=index,
         )
     if (sizes > _KEY_BYTES_MAX).any():
         index = int(sizes.argmax())
         raise InvalidRecord(
-            f"record {index} of the run: the property {name} of a message of a transaction has {sizes[index]} bytes,"
+            f"record {index} of the batch: the property {name} of a message of a transaction has {sizes[index]} bytes,"
             f" the limit is {_KEY_BYTES_MAX}: it is {what}",
             field=name,
             index=index,
@@ -133,8 +133,8 @@ def _check_room(index: int, size: int) -> None:
     limit = PROPERTIES_SIZE_MAX - _CHECK_ROOM
     if size > limit:
         raise MessageTooLarge(
-            f"record {index} of the run: properties have {size} bytes with those of the transaction, the limit is"
-            f" {limit}: use shorter or fewer",
+            f"record {index} of the batch: properties have {size} bytes with those of the transaction, the limit is"
+            f" {limit}: use shorter or fewer ones",
             field="properties",
             index=index,
             limit=limit,
@@ -154,7 +154,7 @@ class HalfCopies:
         self._copier = RecordCopier(data, self._columns)
 
     def committed(self, index: int, topic: str, queue: int) -> bytes:
-        """Return the message of half message INDEX, for QUEUE of TOPIC."""
+        """Return the committed message of half message INDEX, for QUEUE of TOPIC."""
         columns = self._columns
         return self._copier.copy(
             index,
@@ -177,12 +177,12 @@ class HalfCopies:
         return self._to(index, HALF_TOPIC, counted)
 
     def again(self, index: int) -> bytes:
-        """Return half message INDEX as it is."""
+        """Return half message INDEX unchanged."""
         string = names.without(self._copier.properties(index), (names.PRODUCER_SEQUENCE,))
         return self._to(index, HALF_TOPIC, string)
 
     def given_up(self, index: int) -> bytes:
-        """Return half message INDEX as it is stored when no producer resolved it."""
+        """Return half message INDEX as it is stored when it is given up."""
         string = names.without(self._copier.properties(index), _UNTRUE)
         return self._to(index, CHECK_MAX_TIME_TOPIC, string)
 
@@ -197,7 +197,7 @@ class HalfCopies:
 
 
 def op_parts(offsets: Iterable[int]) -> list[list[int]]:
-    """Divide OFFSETS into what one op message holds each."""
+    """Divide OFFSETS into parts for one op message each."""
     parts: list[list[int]] = []
     room = 0
     for offset in offsets:
@@ -211,7 +211,7 @@ def op_parts(offsets: Iterable[int]) -> list[list[int]]:
 
 
 def op_run(parts: Iterable[Sequence[int]], now_ms: int, host: Host, *, copied: bool = False) -> Run:
-    """Return an op message for each of PARTS, which says that the half messages at these offsets are resolved.
+    """Return an op message for each of PARTS, which marks the half messages at these offsets as resolved.
 
     HOST is the broker's own. COPIED: the log has a copy of each.
     """
@@ -229,5 +229,5 @@ def op_run(parts: Iterable[Sequence[int]], now_ms: int, host: Host, *, copied: b
 
 
 def resolved_offsets(body: bytes) -> list[int]:
-    """Return the offsets of the half queue in the BODY of an op message; what is no number is passed over."""
+    """Return the offsets of the half queue in the BODY of an op message; malformed ones are ignored."""
     return [int(word) for word in body.split(b",") if _OFFSET.fullmatch(word)]

@@ -1,9 +1,10 @@
 """Transactions: half messages, and their commit or rollback by the producer.
 
-COMMIT appends the message to its real queue and then marks the half message as resolved, in one turn of the loop. In
-this order a mark never exists without its message, and a message without its mark is found at the next start. ROLLBACK
-only marks. All requests of one turn share one op message of each kind. A request is answered when its result is as
-safe as the store's setting promises. If the store refuses, the transaction stays open and the producer gets the reason.
+COMMIT appends the message to its real queue and then marks the half message as resolved, in one turn of the event loop.
+In this order a mark never exists without its message, and a message without its mark is found at the next start.
+ROLLBACK only marks. All requests of one turn share one op message of each kind. A request is answered when its result
+is as safe as the store's setting promises. If the store refuses, the transaction stays open and the producer gets the
+reason.
 
     the same request again             answered again, `repeated`
     the opposite request               TransactionResolved
@@ -51,7 +52,7 @@ _CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 
 class _Decision:
-    """A commit or rollback that arrived in this turn of the loop, and the calls that wait for the answer."""
+    """A commit or rollback of this turn of the event loop, and the calls that wait for its answer."""
 
     __slots__ = ("calls", "commit", "key")
 
@@ -70,10 +71,10 @@ _Decided: TypeAlias = tuple[_Decision, Outcome]
 
 
 class Decisions:
-    """Carries out what is decided of HALVES. The event loop owns it."""
+    """Executes commits and rollbacks of HALVES. The event loop owns it."""
 
     def __init__(self, halves: HalfQueue, outcomes: Outcomes, now_ms: Callable[[], int]) -> None:
-        """NOW_MS is the messages' time, as an instant for waits."""
+        """NOW_MS returns the time of messages, as a timer time."""
         self._now_ms = now_ms
         self._store = halves.store
         self._appends = halves.appends
@@ -96,16 +97,16 @@ class Decisions:
         decision.calls.append(call)
 
     def repeat(self, outcome: Outcome, call: Call) -> None:
-        """Answer CALL with an OUTCOME that is in the log already."""
+        """Answer CALL with a result that is in the log already."""
         self._answer(self._store.max_log_offset, [([call], outcome.reply(repeated=True))])
 
     def carry_out_all(self) -> None:
-        """Carry out what has arrived, at a stop."""
+        """Execute all decisions, at a stop."""
         while self._arrived:
             self.carry_out()
 
     def _chunk(self) -> list[_Decision]:
-        """Take the decisions of one turn off those that have arrived."""
+        """Remove and return the decisions for one turn."""
         chunk: list[_Decision] = []
         room = _CHUNK_BYTES
         for key, decision in self._arrived.items():
@@ -120,7 +121,7 @@ class Decisions:
         return chunk
 
     def carry_out(self) -> None:
-        """Carry out what has arrived."""
+        """Execute the decisions for one turn."""
         decisions = self._chunk()
         if self._arrived:
             asyncio.get_running_loop().call_soon(self.carry_out)
@@ -150,7 +151,7 @@ class Decisions:
         self._answer(end_offset, list(_replies(decided)))
 
     def _overtaken(self, decision: _Decision) -> None:
-        """Answer for a transaction that was given up in this very turn."""
+        """Answer a transaction that was given up in this turn."""
         try:
             outcome = at_once(self._outcomes.find(*decision.key))
         except errors.StoreError as error:
@@ -160,7 +161,7 @@ class Decisions:
         decision.fail(resolved_already(decision.key[1], name))
 
     def _commit(self, pairs: Sequence[_Pair]) -> tuple[int, list[_Decided]]:
-        """Append the messages of PAIRS; return the end of the log after them, and what is committed."""
+        """Append the messages of PAIRS; return the log offset after them, and the results."""
         there: list[_Pair] = []
         records: list[bytes] = []
         for decision, half in sorted(pairs, key=_place):
@@ -257,7 +258,7 @@ def _replies(
 def resolved_already(transaction_id: str, outcome: str) -> errors.TransactionResolved:
     """Return the error for a commit or rollback that comes after another."""
     return errors.TransactionResolved(
-        f"transaction {transaction_id!r} was {outcome} already: an outcome is final",
+        f"transaction {transaction_id!r} was already {outcome}, which is final",
         transaction_id=transaction_id,
         outcome=outcome,
     )
@@ -265,8 +266,8 @@ def resolved_already(transaction_id: str, outcome: str) -> errors.TransactionRes
 
 def _gone(half: OpenHalf) -> errors.TransactionNotFound:
     return errors.TransactionNotFound(
-        f"the half message of transaction {half.transaction_id!r} is not in the log any more: it was kept as long as"
-        " the store keeps messages",
+        f"the half message of transaction {half.transaction_id!r} is not in the log any more: its retention time has"
+        " passed",
         transaction_id=half.transaction_id,
     )
 
@@ -287,7 +288,7 @@ class Transactions:
         timers: Timers,
         clock: Clock,
     ) -> None:
-        """TIMERS and CLOCK are those of the messages' time."""
+        """TIMERS and CLOCK use the time of messages."""
         self._config = config
         self._store = store
         self._now_ms: Callable[[], int] = clock.now_ms
@@ -313,27 +314,31 @@ class Transactions:
         return self._halves.open.transactions
 
     def oldest_log_offset(self) -> int | None:
-        """Return where in the log the oldest open half message begins; None if there is none."""
+        """Return the log offset of the oldest open half message; None if there is none."""
         return min((half.log_offset for half in self._halves.open), default=None)
 
     @property
     def listening(self) -> int:
-        """How many producers answer checks."""
+        """The number of producers that answer checks."""
         return len(self.listeners)
 
     @property
     def listeners(self) -> Listeners:
-        """Those who answer checks."""
+        """The producers that answer checks."""
         return self._checks.listeners
 
     def start(self) -> None:
-        """Find what is open, and begin to check. Before the first half message arrives; on a running loop."""
+        """Find open transactions, and start to check. Call this on a running loop, before the first half message
+        arrives.
+        """
         self._halves.start()
         self._checks.start()
         self._running = True
 
     def close(self) -> None:
-        """Check no more, and commit how far the queues are done. When no calls arrive any more; before the store."""
+        """Stop checking, and commit the progress of the queues. Call this when no calls arrive any more, before the
+        store closes.
+        """
         if not self._running:
             return
         self._running = False
@@ -341,7 +346,7 @@ class Transactions:
         self._checks.close()
         try:
             self._halves.close()
-        except errors.StoreError as error:  # The next start reads more.
+        except errors.StoreError as error:  # The next start reads more of the log.
             logger.error("progress of transactions not saved reason=%s", error.message)
 
     def check_room(self, count: int) -> None:
@@ -350,8 +355,8 @@ class Transactions:
         there = len(self._halves.open) + self._halves.unread + self._expected
         if there + count > limit:
             raise errors.Overloaded(
-                f"{there} half messages have no outcome, the limit is {limit}: commit or roll back some,"
-                " or raise broker.transactions_open_max",
+                f"{there} transactions are open, the limit is {limit} (broker.transactions_open_max): commit or"
+                " roll back some, or raise the limit",
                 field="transactions_open_max",
                 limit=limit,
                 value=there,
@@ -379,10 +384,8 @@ class Transactions:
             },
         )
 
-    # --- what is asked
-
     def end(self, request: pb.EndTransactionRequest, call: Call) -> pb.EndTransactionReply | Later:
-        """Commit or roll back a transaction; the answer follows when that is safe."""
+        """Commit or roll back a transaction; the answer is sent when that is safe."""
         _check_fields(request)
         if request.resolution == pb.RESOLUTION_UNSPECIFIED:
             return pb.EndTransactionReply(topic=request.topic, queue_offset=-1, log_offset=-1)
@@ -405,13 +408,13 @@ class Transactions:
         self._decisions.take(half.key, call, commit=commit)
 
     def _check_half(self, request: pb.EndTransactionRequest, half: OpenHalf) -> None:
-        """Refuse a place that is not one of this transaction's half messages; 0 names none."""
+        """Raise an error if a given place is not that of a half message of this transaction; 0 means none."""
         at = request.half_log_offset
         if at in (0, half.log_offset) or self._outcomes.is_half_of(at, request.transaction_id):
             return
         raise errors.InvalidArgument(
-            f"half_log_offset is {at}: the half message of transaction {request.transaction_id!r} lies at"
-            f" {half.log_offset}; leave it out, or take it from the receipt",
+            f"half_log_offset is {at}, but the half message of transaction {request.transaction_id!r} is at"
+            f" {half.log_offset}: leave it out, or take it from the receipt",
             field="half_log_offset",
             value=at,
         )
@@ -423,8 +426,8 @@ class Transactions:
         since_ms = self._now_ms() - half.stored_ms
         if half.times or since_ms > limit_ms:
             raise errors.AlreadyDelivered(
-                f"transaction {request.transaction_id!r} had {limit_ms} ms of its own for an outcome"
-                " (CHECK_IMMUNITY_TIME_IN_SECONDS), which are over: answer the next check",
+                f"transaction {request.transaction_id!r} had to be committed or rolled back within {limit_ms} ms"
+                " (CHECK_IMMUNITY_TIME_IN_SECONDS), which have passed: answer the next check",
                 field="resolution",
                 limit=limit_ms,
                 value=since_ms,
@@ -449,14 +452,14 @@ class Transactions:
         self._store.check_readable()
         if (yield from self._outcomes.is_known(request.transaction_id)):
             raise errors.TransactionNotFound(
-                f"transaction {request.transaction_id!r} is not one of group {request.group!r}: another group sent its"
-                " half message, and may end it",
+                f"transaction {request.transaction_id!r} does not belong to group {request.group!r}: only the group"
+                " that sent its half message may end it",
                 field="group",
                 value=request.group,
             )
         raise errors.TransactionNotFound(
-            f"no half message of transaction {request.transaction_id!r} and group {request.group!r} is here: check the"
-            " id, and that this is the broker that took the message",
+            f"no half message of transaction {request.transaction_id!r} and group {request.group!r} exists here: check"
+            " the id, and that this broker has the message",
             field="transaction_id",
             value=request.transaction_id,
         )
@@ -466,8 +469,7 @@ def _check_fields(request: pb.EndTransactionRequest) -> None:
     for field in ("group", "topic", "transaction_id"):
         if not getattr(request, field):
             raise errors.InvalidArgument(
-                f"{field} is empty: name the transaction by group, topic and transaction id, as its half message has"
-                " them",
+                f"{field} is empty: set group, topic and transaction id of the half message",
                 field=field,
             )
     if request.resolution not in _RESOLUTIONS:
@@ -483,7 +485,7 @@ def _check_topic(request: pb.EndTransactionRequest, topic: str) -> None:
     if request.topic != topic:
         raise errors.InvalidArgument(
             f"topic is {request.topic!r}, but transaction {request.transaction_id!r} is about a message for another"
-            " topic: name that one",
+            " topic: use that one",
             field="topic",
             value=request.topic,
         )

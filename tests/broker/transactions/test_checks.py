@@ -150,7 +150,7 @@ async def test_a_listener_may_leave_and_change_its_topics(tmp_path: Path) -> Non
         stream, receiver = broker.listen("P", "T")
         receiver.on_message(pb.TransactionListener(group="P", topics=["U"]))
         assert receiver.topics == {"U"}
-        with pytest.raises(InvalidArgument, match="open another for 'Q'"):
+        with pytest.raises(InvalidArgument, match="open another stream for 'Q'"):
             receiver.on_message(pb.TransactionListener(group="Q"))
         with pytest.raises(InvalidArgument, match="the limit is 10000"):
             receiver.on_message(pb.TransactionListener(group="P", topics=["U"] * 10_001))
@@ -284,7 +284,7 @@ async def test_a_bug_in_a_check_stops_no_other(
             broken.setattr(HalfCopies, "checked", None)
             await broker.clock.advance(6_000)
         assert stream.checks == []
-        assert "wait to be checked" in caplog.text
+        assert "transaction checks failed" in caplog.text
         broker.begin("b")
         await broker.clock.advance(6_000)
         assert [check.transaction_id for check in stream.checks] == ["b"]

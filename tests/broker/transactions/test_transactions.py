@@ -153,7 +153,9 @@ async def test_bad_requests_name_what_is_wrong_and_store_nothing(tmp_path: Path)
 
         with pytest.raises(TransactionNotFound, match="no half message of transaction 'nobody'"):
             await broker.end("nobody")
-        with pytest.raises(TransactionNotFound, match="not one of group 'Q': another group"):
+        with pytest.raises(
+            TransactionNotFound, match="does not belong to group 'Q': only the group"
+        ):
             await broker.end("a", group="Q")
         with pytest.raises(InvalidArgument, match="about a message for another topic"):
             await broker.end("a", topic="U")
@@ -193,7 +195,7 @@ async def test_the_number_of_open_half_messages_is_bounded(tmp_path: Path) -> No
     async with hall(tmp_path, transactions_open_max=3) as broker:
         broker.begin("a", "b")
         broker.transactions.check_room(1)
-        with pytest.raises(Overloaded, match="3 half messages have no outcome, the limit is 3"):
+        with pytest.raises(Overloaded, match="3 transactions are open, the limit is 3"):
             broker.transactions.check_room(1)  # Both are sent in one turn.
         await asyncio.sleep(0)
         with pytest.raises(Overloaded):
