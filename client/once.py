@@ -222,9 +222,8 @@ class Deduplicator:
                 self._done.add(key)
             else:
                 connection.rollback()
-        except (
-            BaseException
-        ):  # Whatever it is: the transaction is undone, and the connection may be broken.
+        except BaseException:
+            # Whatever it is: the transaction is undone, and the connection may be broken.
             self._discard(connection)
             raise
         self._idle.append(connection)

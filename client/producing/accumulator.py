@@ -1,9 +1,11 @@
 """The accumulator: gathers messages into batches, a deque per queue, and decides which batches may leave.
 
-`Accumulator.drain` says when a batch is ready. While order is kept, a queue has one batch under way, and what arrives
-meanwhile gathers in the next. So an idle queue sends at once, and a busy one sends larger batches.
+The docstring of `Accumulator.drain` says when a batch is ready. If the producer is ordered, a queue has one batch in
+flight, and messages that arrive meanwhile join the next batch. So an idle queue sends at once, and a busy queue sends
+larger batches.
 
-Pure: the time is an argument. Not thread-safe: the producer's event loop owns it, except for `Budget`.
+The accumulator does no I/O and reads no clock: the time is an argument. It is not thread-safe: the producer's event
+loop owns it. Only `Budget` may be used by other threads.
 """
 
 from __future__ import annotations
@@ -23,17 +25,17 @@ from .bodies import Bodies
 
 
 class Budget:
-    """The memory that messages without an acknowledgement may take.
+    """The memory that messages without an acknowledgement may use.
 
-    `take` and `give` may be called from any thread; waiting is for the event loop. Waiters are served in their order,
-    and a message larger than the whole budget is let in when nothing else is there.
+    Any thread may call `take`. Waiting and `give` are for the event loop. Waiters are served in their order. A message
+    that is larger than the whole budget is accepted when the budget is unused.
     """
 
-    def __init__(self, limit_bytes: int, on_short: Callable[[], None]) -> None:
-        """ON_SHORT is called when somebody begins to wait: what lingers has to leave."""
+    def __init__(self, limit_bytes: int, on_wait: Callable[[], None]) -> None:
+        """ON_WAIT is called when a sender starts to wait, so that lingering batches are sent."""
         self.limit_bytes = limit_bytes
-        self._on_short = on_short
-        #: How many have waited.
+        self._on_wait = on_wait
+        #: How many senders have waited.
         self.wait_count = 0
         self._taken_bytes = 0
         self._lock = threading.Lock()  # protects _taken_bytes
@@ -44,12 +46,12 @@ class Budget:
         return self._taken_bytes
 
     @property
-    def is_short(self) -> bool:
-        """Does somebody wait?"""
+    def has_waiters(self) -> bool:
+        """Whether a sender waits for memory."""
         return bool(self._waiters)
 
     def take(self, size_bytes: int) -> bool:
-        """Take SIZE_BYTES if they are there and nobody waits for them."""
+        """Take SIZE_BYTES, unless they are not free or another sender waits. Return whether they were taken."""
         if self._waiters:
             return False
         with self._lock:
@@ -60,29 +62,29 @@ class Budget:
             return True
 
     async def take_within(self, size_bytes: int, max_block_ms: int) -> None:
-        """Take SIZE_BYTES; wait for them up to MAX_BLOCK_MS. Raises BufferFull."""
+        """Take SIZE_BYTES; wait up to MAX_BLOCK_MS until they are free. Raises BufferFull."""
         if self.take(size_bytes):
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((size_bytes, waiter))
         self.wait_count += 1
-        self._on_short()
+        self._on_wait()
         try:
             async with asyncio.timeout(max_block_ms / 1000):
                 await waiter
         except TimeoutError:
-            raise self.full(f"for {max_block_ms} ms") from None
+            raise self.full_error(f"for {max_block_ms} ms") from None
         finally:
             self._drop(waiter, size_bytes)
 
     def _drop(self, waiter: asyncio.Future[None], size_bytes: int) -> None:
-        """Forget WAITER; hand on what it was given but, cancelled, will not use."""
+        """Remove WAITER if it was cancelled, and serve the next one."""
         if waiter.cancelled() or not waiter.done():
             self._waiters = deque(entry for entry in self._waiters if entry[1] is not waiter)
             self._serve()
 
     def give(self, size_bytes: int) -> None:
-        """Give SIZE_BYTES back. On the event loop's thread."""
+        """Release SIZE_BYTES. Only the event loop's thread may call it."""
         with self._lock:
             self._taken_bytes -= size_bytes
         if self._waiters:
@@ -92,30 +94,31 @@ class Budget:
         while self._waiters:
             size_bytes, waiter = self._waiters[0]
             if not waiter.done():
-                if not self._has_room(size_bytes):
+                if not self._take_for_first(size_bytes):
                     return
                 waiter.set_result(None)
             self._waiters.popleft()
 
-    def _has_room(self, size_bytes: int) -> bool:
-        """Take SIZE_BYTES for the one that waits longest, if they are there."""
+    def _take_for_first(self, size_bytes: int) -> bool:
+        """Take SIZE_BYTES for the sender that has waited longest, if they are free."""
         with self._lock:
             if self._taken_bytes and self._taken_bytes + size_bytes > self.limit_bytes:
                 return False
             self._taken_bytes += size_bytes
             return True
 
-    def full(self, how_long: str) -> BufferFull:
-        """Return the error for a sender that found no room."""
+    def full_error(self, how_long: str) -> BufferFull:
+        """Return the error for a sender that got no memory."""
         return BufferFull(
-            f"the producer's buffer of {self.limit_bytes} bytes was full {how_long}: the brokers take less than you "
-            f"send; wait for acknowledgements, raise buffer_memory, or raise max_block_ms",
+            f"the producer's buffer was full {how_long}: the limit is {self.limit_bytes} bytes (buffer_memory), and the"
+            " brokers accept fewer messages than you send. Wait for acknowledgements, or raise buffer_memory or"
+            " max_block_ms.",
             limit=self.limit_bytes,
         )
 
 
 class _QueueBatches:
-    """The batches of one queue that wait, in order; the last one may be open."""
+    """The waiting batches of one queue, in order. The last one may be open."""
 
     __slots__ = ("batches", "broker", "queue", "scheduled", "under_way")
 
@@ -123,9 +126,9 @@ class _QueueBatches:
         self.queue = queue
         self.broker = broker
         self.batches: deque[ProducerBatch] = deque()
-        #: Runs of it that travel.
+        #: Number of its batches that are in flight.
         self.under_way = 0
-        #: Is it in its broker's ring?
+        #: Whether it is in its broker's ring.
         self.scheduled = False
 
     @property
@@ -135,22 +138,22 @@ class _QueueBatches:
 
 
 class _Broker:
-    """What waits for one broker, and how much travels."""
+    """The queues of one broker that have something to send, and how many of its batches are in flight."""
 
     __slots__ = ("name", "ring", "under_way")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: The queues that have something to send and are not muted, the next one first.
+        #: The queues that have something to send and may send it, the next one first.
         self.ring: deque[_QueueBatches] = deque()
         self.under_way = 0
 
 
 class Accumulator:
-    """Takes messages, and delivers batches; every batch ends in `finished` or `back`."""
+    """Takes messages and returns batches. Report the end of each try of a batch with `finished` or `requeue`."""
 
     def __init__(self, config: ProducerConfig, budget: Budget) -> None:
-        """BUDGET gets the bytes of what is done back."""
+        """When a batch is done, its bytes are released to BUDGET."""
         self._ordered = config.ordered
         self._linger_ms = config.linger_ms
         self._delivery_timeout_ms = config.delivery_timeout_ms
@@ -162,23 +165,24 @@ class Accumulator:
         self._brokers: dict[str, _Broker] = {}
         #: The brokers in the order in which they are visited.
         self._visits: deque[_Broker] = deque()
-        #: By topic, the queue that messages for any queue joined last.
+        #: By topic, the last queue that got messages which did not name a queue.
         self._last_opened: dict[str, _QueueBatches] = {}
         self._unfinished: set[ProducerBatch] = set()
         self._flushes: list[tuple[set[ProducerBatch], Callable[[], None]]] = []
 
-    # --- messages in
-
     def open_queue(self, topic: str, count: int, size_bytes: int) -> Queue | None:
-        """Return the queue whose batch COUNT more messages for any queue of TOPIC may join; None: choose one."""
+        """Return the queue of TOPIC whose open batch can take COUNT more messages that name no queue.
+
+        None if there is no such batch: choose a queue then.
+        """
         pending = self._last_opened.get(topic)
         if pending is None or (batch := pending.open_batch) is None:
             return None
         return pending.queue if self._fits(batch, count, size_bytes) else None
 
     def add(self, queue: Queue, part: JointPart, now_ms: int, *, pinned: bool) -> None:
-        """Send PART to QUEUE. PINNED: to this very queue, wherever else there may be room."""
-        # What is encoded by the column travels by itself.
+        """Send PART to QUEUE. PINNED: to no other queue, also after an error."""
+        # Bodies are encoded column by column, so they are alone in their batch.
         alone = isinstance(part.messages, Bodies)
         count = self._messages_max + 1 if alone else len(part.messages)
         pending, batch = self._open_batch(queue, count, part.size_bytes, now_ms)
@@ -190,7 +194,7 @@ class Accumulator:
     def add_singles(
         self, queue: Queue, singles: SinglesPart, begin: int, now_ms: int, *, pinned: bool
     ) -> int:
-        """Send as many of SINGLES from BEGIN on to QUEUE as fit one batch, at least one; return where they end."""
+        """Send those of SINGLES from BEGIN on that fit one batch, at least one, to QUEUE. Return where they end."""
         ends = singles.ends
         pending, batch = self._open_batch(queue, 1, ends[begin + 1] - ends[begin], now_ms)
         room_bytes = self._bytes_max - batch.size_bytes
@@ -230,8 +234,6 @@ class Accumulator:
             and batch.size_bytes + size_bytes < self._bytes_max
         )
 
-    # --- queues and brokers
-
     def _pending_of(self, queue: Queue) -> _QueueBatches:
         pending = self._pending.get(queue)
         if pending is None:
@@ -243,7 +245,10 @@ class Accumulator:
         return pending
 
     def _schedule(self, pending: _QueueBatches) -> None:
-        """Let PENDING be visited, if it has something to send and is not muted; an idle queue keeps nothing."""
+        """Put PENDING into its broker's ring if it has a batch that may be sent; forget PENDING if it is idle.
+
+        In an ordered producer, a queue with a batch in flight has to wait.
+        """
         if pending.batches and not (self._ordered and pending.under_way):
             if not pending.scheduled:
                 pending.scheduled = True
@@ -251,16 +256,14 @@ class Accumulator:
         elif not pending.batches and not pending.under_way:
             self._pending.pop(pending.queue, None)
 
-    # --- batches out
-
     def drain(self, now_ms: int) -> list[ProducerBatch]:
-        """Take the batches that may leave now. Each is under way until `finished` or `back`.
+        """Take the batches that may be sent now. Each is in flight until `finished` or `requeue`.
 
-        A batch is ready if it is full, has lingered (without a linger: always), is flushed, or another sender waits
-        for memory, and, after an error, when its pause is over.
+        A batch is ready if it is full, if its linger time is over (without a linger: always), if it is flushed, or if
+        a sender waits for memory. After an error it is ready when its pause is over.
 
-        Brokers take turns, and the ready queues of a broker too, so that none starves another. A broker with
-        `max_in_flight` batches under way is skipped.
+        Brokers take turns, and so do the ready queues of a broker, so that none starves. A broker with `max_in_flight`
+        batches in flight is skipped.
         """
         drained: list[ProducerBatch] = []
         visits = self._visits
@@ -277,7 +280,7 @@ class Accumulator:
         return drained
 
     def _next_of(self, broker: _Broker, now_ms: int) -> ProducerBatch | None:
-        """Return the next ready batch for BROKER, if it may have one more."""
+        """Return the next ready batch for BROKER, if BROKER may get one more."""
         if broker.under_way >= self._in_flight_max:
             return None
         ring = broker.ring
@@ -300,7 +303,7 @@ class Accumulator:
         return batch
 
     def _ready_ms(self, pending: _QueueBatches) -> int:
-        """Return from when on the first batch of PENDING may leave, as far as time tells."""
+        """Return when the first batch of PENDING may be sent, as far as this depends on the time; 0: now."""
         batch = pending.batches[0]
         if batch.not_before_ms:
             return batch.not_before_ms
@@ -308,21 +311,20 @@ class Accumulator:
             self._linger_ms
             and batch.open
             and not batch.flush_requested
-            and not self._budget.is_short
+            and not self._budget.has_waiters
         ):
             return batch.born_ms + self._linger_ms
         return 0
 
     @property
     def has_waiting(self) -> bool:
-        """Does any batch wait for anything but another one of its queue?"""
+        """Whether a batch waits for more than another batch of its own queue."""
         return any(broker.ring for broker in self._visits)
 
     def next_ms(self, now_ms: int) -> int | None:
-        """Return the earliest instant after NOW_MS at which `drain` or `expired` may have something; None: not by time.
+        """Return the earliest time after NOW_MS at which `drain` or `expired` may return a batch; None: no such time.
 
-        A batch counts even if its route is still asked for or its broker is busy: that may be over by then. What does
-        not wait for a time is checked when such an event ends.
+        A batch counts even if its route is not known yet or its broker is busy, because that may have changed by then.
         """
         instants = [
             ready_ms
@@ -337,23 +339,21 @@ class Accumulator:
         ]
         return min(instants, default=None)
 
-    # --- batches back
-
     def finished(self, batch: ProducerBatch) -> None:
-        """BATCH does not travel any more, and does not come back."""
+        """Note that BATCH is no longer in flight and will not be sent again."""
         pending = self._pending[batch.queue]
         pending.under_way -= 1
         pending.broker.under_way -= 1
         self._schedule(pending)
 
-    def back(self, batch: ProducerBatch) -> None:
-        """BATCH does not travel any more, and waits at the front to be sent again."""
+    def requeue(self, batch: ProducerBatch) -> None:
+        """Put BATCH, which is no longer in flight, in front of its queue, to be sent again."""
         pending = self._pending[batch.queue]
         pending.batches.appendleft(batch)
         self.finished(batch)
 
-    def back_in_parts(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
-        """BATCH does not travel any more; PARTS of it wait at the front, in their order."""
+    def requeue_in_parts(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
+        """Put the PARTS of BATCH, which is no longer in flight, in front of its queue, in their order."""
         pending = self._pending[batch.queue]
         pending.batches.extendleft(reversed(parts))
         for batches in (self._unfinished, *(batches for batches, _ in self._flushes)):
@@ -363,7 +363,7 @@ class Accumulator:
         self.finished(batch)
 
     def move(self, batch: ProducerBatch, queue: Queue) -> None:
-        """Have BATCH, which waits, wait for QUEUE instead: in front, but behind what has its sequence there."""
+        """Move BATCH, which waits, to the front of QUEUE, but after the batches that have sequence numbers there."""
         self.drop(batch)
         batch.queue = queue
         pending = self._pending_of(queue)
@@ -375,7 +375,7 @@ class Accumulator:
         self._schedule(pending)
 
     def drop(self, batch: ProducerBatch) -> None:
-        """Forget that BATCH waits."""
+        """Remove BATCH from the waiting batches."""
         pending = self._pending[batch.queue]
         pending.batches.remove(batch)
         self._schedule(pending)
@@ -386,7 +386,7 @@ class Accumulator:
         return iter(pending.batches if pending is not None else ())
 
     def expired(self, now_ms: int) -> list[ProducerBatch]:
-        """Take the waiting batches whose time to be delivered is over."""
+        """Take the waiting batches whose `delivery_timeout_ms` is over."""
         born_ms = now_ms - self._delivery_timeout_ms
         late = [
             batch
@@ -397,8 +397,6 @@ class Accumulator:
         for batch in late:
             self.drop(batch)
         return late
-
-    # --- the end of batches
 
     def _done(self, batch: ProducerBatch) -> None:
         self._budget.give(batch.size_bytes)
@@ -414,7 +412,7 @@ class Accumulator:
                 flushed()
 
     def flush(self, flushed: Callable[[], None]) -> None:
-        """Let everything leave that was added before; call FLUSHED once it has been acknowledged or has failed."""
+        """Send everything that was added so far; call FLUSHED once it is acknowledged or has failed."""
         batches = set(self._unfinished)
         if not batches:
             flushed()
@@ -425,11 +423,11 @@ class Accumulator:
 
     @property
     def message_count(self) -> int:
-        """Messages without an acknowledgement."""
+        """Number of messages without an acknowledgement."""
         return sum(len(batch.messages) for batch in self._unfinished)
 
     def fail_all(self, error: PocketMQError) -> None:
-        """Give up everything that is not finished; what travels comes to `finished` all the same."""
+        """Fail all unfinished batches with ERROR. Call `finished` for those in flight nevertheless."""
         for pending in list(self._pending.values()):
             pending.batches.clear()
             self._schedule(pending)
@@ -437,7 +435,7 @@ class Accumulator:
             batch.fail(error)
 
     def check(self) -> None:
-        """Assert what holds at any time."""
+        """Assert the invariants."""
         waiting = [batch for pending in self._pending.values() for batch in pending.batches]
         assert len(waiting) == len(set(waiting))
         assert self._unfinished.issuperset(waiting)

@@ -1,4 +1,4 @@
-"""Atomic commits: what was read is finished and what was made of it is sent, both or neither, to one broker.
+"""Atomic commits: commit the offsets of read messages and send new messages in one step, on one broker.
 
     with PullConsumer("billing", "orders", auto_commit=False) as consumer, Producer() as producer:
         while True:
@@ -6,13 +6,15 @@
                 for order in consumer.poll():
                     commit.send("invoices", invoice_of(order))
 
-Leaving the block commits: all delivered messages are finished, and the new messages become visible, in one step, which
-neither a kill nor a power cut can divide. An exception in the block, or a failed commit, drops the messages, and the
-consumer returns to where it was. So each message has its effect once, however often it was delivered.
+Leaving the block commits: the offsets of all delivered messages are committed and the new messages become visible, in
+one step. Both survive a kill or a power cut, or neither. After an exception in the block, or a failed commit, the new
+messages are dropped and the consumer returns to its old position. So each message takes effect exactly once, even if it
+is delivered more than once.
 
-Limits: the messages go to queues of the broker that the consumer read from; 10,000 messages and 4 MiB per commit. A
-member whose queue was reassigned meanwhile is refused (LeaseLost), also one whose group has another offset
-(OffsetMoved). If the reply is lost the commit is repeated, for delivery_timeout_ms, and made once.
+Limits: the new messages go to queues of the broker that the consumer read from; 10,000 messages and 4 MiB per commit.
+The broker refuses the commit if the queue was assigned to another member meanwhile (LeaseLost), or if the committed
+offset of the group changed (OffsetMoved). If the reply is lost, the producer retries the request for up to
+delivery_timeout_ms; the broker executes it once.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ MESSAGES_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class _CommitRun:
-    """Messages for QUEUE: where they stand among all of the commit, and their ids."""
+    """The messages of a commit for QUEUE: their indexes among all messages of the commit, and their ids."""
 
     queue: Queue
     rows: list[int]
@@ -73,7 +75,7 @@ class AsyncAtomicCommit(AsyncBlock):
         origin: ProducerIdentity,
         reading: AtomicReading,
     ) -> None:
-        """Producers make it."""
+        """Use `producer.atomic_commit` instead."""
         self._config = config
         self._session = session
         self._intake = intake
@@ -81,7 +83,7 @@ class AsyncAtomicCommit(AsyncBlock):
         self._origin = origin
         self._reading = reading
         self._messages: list[Message] = []
-        #: As interceptors returned them, and as they get them again.
+        #: The messages as the interceptors returned them: the interceptors get the same objects again at the end.
         self._sendings: list[Sending] = []
         self._bytes = 0
         self._receipts: list[Receipt] | None = None
@@ -89,9 +91,11 @@ class AsyncAtomicCommit(AsyncBlock):
 
     @property
     def receipts(self) -> list[Receipt]:
-        """Where each message lies, in the order of `send`. Raises InvalidArgument before the commit."""
+        """The receipts of the messages, in the order of `send`. Raises InvalidArgument before the commit."""
         if self._receipts is None:
-            raise InvalidArgument("nothing is committed: leave the block first", field="receipts")
+            raise InvalidArgument(
+                "no receipts before the commit: leave the `with` block first", field="receipts"
+            )
         return self._receipts
 
     @overload
@@ -101,75 +105,77 @@ class AsyncAtomicCommit(AsyncBlock):
     def send(
         self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
     ) -> None:
-        """Have MESSAGE, or VALUE for a topic, be sent with the commit. Raises what the producer's `send` does at once.
+        """Add a message to the commit: MESSAGE, or VALUE for a topic. It is sent when the block ends.
 
-        Nothing leaves before the commit. Raises InvalidArgument for a message with a delay, MessageTooLarge for one
-        message, or byte, more than a commit takes.
+        Raises:
+            InvalidArgument: The message has a delay, or the block has not started or has ended.
+            MessageTooLarge: More than 10,000 messages, or more than 4 MiB, in this commit.
+
+        Other errors are those that the producer's `send` raises before it sends.
         """
         if not self._is_open:
             raise InvalidArgument(
-                "the commit has not begun, or has ended: send in its `with` block", field="commit"
+                "the atomic commit has not started, or has ended: call send in its `with` block",
+                field="commit",
             )
-        sending = self._intake.offered(message, value, parts)
-        with self._intake.telling(sending):
-            taken = self._intake.message(sending)
-            self._check(taken)
-        self._messages.append(taken)
+        sending = self._intake.intercepted(message, value, parts)
+        with self._intake.reporting_errors(sending):
+            final = self._intake.final(sending)
+            self._check(final)
+        self._messages.append(final)
         self._sendings.append(sending)
-        self._bytes += record_size(taken)
+        self._bytes += record_size(final)
 
     def _check(self, message: Message) -> None:
         if message.timed or message.delay_level:
             raise InvalidArgument(
-                "a message of an atomic commit is delivered when it is committed, and cannot be delayed as well: send"
-                " it without delay=…, deliver_at=… and delay_level=…",
+                "a message in an atomic commit cannot be delayed: it is delivered after the commit. Omit delay=…,"
+                " deliver_at=… and delay_level=…, or send it outside the commit.",
                 field="delay",
             )
         if len(self._messages) == MESSAGES_MAX:
             raise MessageTooLarge(
-                f"the commit has {MESSAGES_MAX} messages, which is the limit: read less for each commit",
+                f"too many messages in the atomic commit: the limit is {MESSAGES_MAX}. Read fewer messages per commit.",
                 field="messages",
                 limit=MESSAGES_MAX,
             )
         size = self._bytes + record_size(message)
         if size > MESSAGE_SIZE_MAX:
             raise MessageTooLarge(
-                f"the messages of the commit take {size} bytes, the limit is {MESSAGE_SIZE_MAX}: read less for each"
-                " commit",
+                f"the messages of the atomic commit take {size} bytes: the limit is {MESSAGE_SIZE_MAX}. Read fewer"
+                " messages per commit.",
                 field="messages",
                 limit=MESSAGE_SIZE_MAX,
                 value=size,
             )
 
-    # --- begin, end
-
     async def begin(self) -> None:
-        """Have the consumer note what it delivers; `async with` does so."""
+        """Start to note what the consumer delivers. `async with` calls it."""
         self._reading.begin()
         self._is_open = True
 
     async def finish(self, error: BaseException | None) -> None:
-        """End the block: commit, or forget everything because of ERROR."""
+        """End the block: commit, or after ERROR drop everything."""
         if not self._is_open:
             return
         self._is_open = False
         if error is not None:
-            self._tell(error)
+            self._notify_interceptors(error)
             await self._reading.give_up(ask=False)
             return
         try:
             ranges = self._reading.ranges()
             self._receipts = await self._commit(ranges)
         except BaseException as failure:
-            # It may be made all the same: the brokers know.
-            self._tell(failure)
+            # The commit may have been executed nevertheless, so ask the broker for the committed offsets.
+            self._notify_interceptors(failure)
             await self._reading.give_up(ask=True)
             raise
         self._reading.committed(ranges)
-        self._tell(None)
+        self._notify_interceptors(None)
 
-    def _tell(self, error: BaseException | None) -> None:
-        """Have interceptors hear what became of each message."""
+    def _notify_interceptors(self, error: BaseException | None) -> None:
+        """Call the interceptors with the receipt of each message, or with ERROR."""
         receipts: Sequence[Receipt | None] = self._receipts or [None] * len(self._sendings)
         for sending, receipt in zip(self._sendings, receipts, strict=True):
             self._intake.interceptors.on_acknowledgement(receipt, error, sending)
@@ -178,8 +184,8 @@ class AsyncAtomicCommit(AsyncBlock):
         if not ranges:
             if self._messages:
                 raise InvalidArgument(
-                    "nothing was read that is not committed, so there is nothing to send messages with: use"
-                    " producer.send for those",
+                    "the consumer has read nothing since its last commit, so there is nothing to commit together with"
+                    " the messages: call consumer.poll in the block, or use producer.send",
                     field="consumer",
                 )
             return []
@@ -214,11 +220,11 @@ class AsyncAtomicCommit(AsyncBlock):
             request.runs.add(
                 topic=run.queue.topic, queue=run.queue.number, records=records, sizes=sizes
             )
-        reply = await self._ask(request, ranges[0].held.queue)
+        reply = await self._send_commit(request, ranges[0].held.queue)
         return self._receipts_of(runs, reply)
 
     async def _runs(self, broker: str) -> list[_CommitRun]:
-        """Return for which queues of BROKER the messages are."""
+        """Choose a queue of BROKER for each message; return the messages of each queue."""
         timeout_ms = min(self._config.route_timeout_ms, self._config.max_block_ms)
         routes: dict[str, Route] = {}
         chosen: dict[str, Queue] = {}
@@ -238,12 +244,14 @@ class AsyncAtomicCommit(AsyncBlock):
             run = runs.setdefault(queue, _CommitRun(queue, [], []))
             run.rows.append(row)
             run.ids.append(self._origin.ids.many(1)[0])
-        if (tell_added := getattr(self._choice, "on_added", None)) is not None:
+        if (on_added := getattr(self._choice, "on_added", None)) is not None:
             for run in runs.values():
-                tell_added(run.queue, sum(record_size(self._messages[row]) for row in run.rows))
+                on_added(run.queue, sum(record_size(self._messages[row]) for row in run.rows))
         return list(runs.values())
 
-    async def _ask(self, request: pb.AtomicCommitRequest, queue: Queue) -> pb.AtomicCommitReply:
+    async def _send_commit(
+        self, request: pb.AtomicCommitRequest, queue: Queue
+    ) -> pb.AtomicCommitReply:
         async def ask(address: str) -> pb.AtomicCommitReply:
             reply = await self._session.connections.to(address).call(
                 BROKER + "CommitAtomically",
@@ -256,8 +264,8 @@ class AsyncAtomicCommit(AsyncBlock):
 
         def late(elapsed_ms: int, error: PocketMQError) -> SendFailed:
             return SendFailed(
-                f"the atomic commit {request.commit_id} of group {request.group!r} was not acknowledged by"
-                f" {queue.broker} within {elapsed_ms} ms: it may have been made. The last: {error.message}",
+                f"atomic commit {request.commit_id} of group {request.group!r} was not acknowledged by broker"
+                f" {queue.broker} within {elapsed_ms} ms: it may have been executed. Last error: {error.message}",
                 group=request.group,
                 commit_id=request.commit_id,
                 last_error=type(error).__name__,
@@ -301,8 +309,8 @@ def _only_broker(ranges: Sequence[ReadRange]) -> str:
     brokers = sorted({one.held.queue.broker for one in ranges})
     if len(brokers) > 1:
         raise InvalidArgument(
-            f"what was read lies on several brokers ({', '.join(brokers)}), and a commit is of one: poll once for each"
-            " commit, a poll brings messages of one queue",
+            f"the messages were read from several brokers ({', '.join(brokers)}), but an atomic commit is for one: call"
+            " poll once per commit, because one poll returns messages of one queue",
             field="consumer",
             value=", ".join(brokers),
         )
@@ -310,13 +318,13 @@ def _only_broker(ranges: Sequence[ReadRange]) -> str:
 
 
 def _of_broker(route: Route, broker: str) -> Route:
-    """Return the part of ROUTE that is at BROKER."""
+    """Return ROUTE with the queues of BROKER only."""
     queues = tuple(queue for queue in route.writable if queue.broker == broker)
     if not queues:
         there = ", ".join(sorted({queue.broker for queue in route.writable})) or "none"
         raise NotWritable(
-            f"topic {route.topic!r} has no queue to write on broker {broker!r}, where was read (it has some on"
-            f" {there}): create it there",
+            f"topic {route.topic!r} has no writable queue on broker {broker!r}, from which the messages were read. It"
+            f" has queues on: {there}. Create the topic on {broker!r}.",
             topic=route.topic,
             broker=broker,
         )

@@ -1,8 +1,8 @@
-"""A batch: messages for one queue that are sent together, as parts that their callers gave.
+"""A batch: messages for one queue that are sent together. It consists of parts, one per call of a sender.
 
-A batch is open while messages join it. `seal` encodes its records and closes it. The message ids are assigned by the
-first `seal` and stay over retries. Sequence numbers (run_numbers.py) are in the first record, or in every record if the
-broker stores the batch in parts because some messages are delayed or half messages.
+A batch is open while messages may join it. `seal` encodes its records and closes it. The first `seal` assigns the
+message ids, which retries keep. The sequence number (sequences.py) is in the first record. It is in every record if
+the broker stores the batch in parts because it has scheduled messages or half messages.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from .sequences import BatchSequence
 
 _UNIQ_KEY = b"UNIQ_KEY\x01%s\x02%s"
 _NUMBERED = b"UNIQ_KEY\x01%s\x02%s%s"
-#: So many records are encoded sooner by the column, if they share their properties.
+#: From this many records on, encoding column by column is faster, if the records share their properties.
 _COLUMN_MIN: Final = 128
-#: In the properties of every message that does not simply go to its queue.
+#: One of these is in the properties of each message that is not stored in its queue at once.
 _WAITING: Final = (b"DELAY\x01", b"TIMER_", b"TRAN_MSG\x01")
 
 
@@ -38,12 +38,12 @@ def unique_property(unique: bytes, string: bytes) -> bytes:
 
 
 def _waits(properties: bytes) -> bool:
-    """Do PROPERTIES say that a message is scheduled, or part of a transaction?"""
+    """Return whether PROPERTIES are those of a scheduled message or a half message."""
     return any(name in properties for name in _WAITING)
 
 
 class ProducerIdentity(NamedTuple):
-    """What records say of the client that made them."""
+    """What the records of a producer contain about the producer."""
 
     host: Host
     ids: UniqueIds
@@ -86,34 +86,34 @@ class ProducerBatch:
         self.on_done = on_done
         self.messages: list[Message] | Bodies = []
         self.ids: Sequence[bytes] = ()
-        #: What it is made of, in order.
+        #: The parts that it consists of, in order.
         self.parts: list[Part] = []
         self.size_bytes = 0
-        #: Messages may join it.
+        #: Whether messages may join it.
         self.open = True
-        #: Somebody flushes: it does not linger.
+        #: Whether `flush` was called, so that it does not linger.
         self.flush_requested = False
         self.done = False
-        #: Tries that failed.
+        #: Number of tries that failed.
         self.attempts = 0
         self.last_error: PocketMQError | None = None
-        #: It is not sent again before this instant.
+        #: It is not sent again before this time.
         self.not_before_ms = 0
-        #: It is not sent again before its route is known.
+        #: Whether it waits until its route is known.
         self.route_pending = False
-        #: Some message asked for this very queue, by itself or by a sharding key.
+        #: Whether a message must go to this queue, because it names the queue or has a sharding key.
         self.pinned = False
         self.sequence: BatchSequence | None = None
-        #: A try may have been stored, for all that is known.
+        #: Whether the broker may have stored an earlier try.
         self.maybe_stored = False
-        #: Some messages are scheduled or in a transaction, so that the broker stores it in parts.
+        #: Whether the broker stores it in parts, because it has scheduled messages or half messages.
         self.split_by_broker = False
         self.records = b""
         self.sizes: list[int] = []
         self._sealed_as: tuple[Queue, BatchSequence | None] | None = None
 
     def add(self, part: Part) -> None:
-        """Take PART in. Bodies have a batch to themselves."""
+        """Add PART. A part of Bodies is alone in its batch."""
         self.parts.append(part)
         if isinstance(part.messages, Bodies):
             assert not self.messages
@@ -123,10 +123,8 @@ class ProducerBatch:
             self.messages += part.messages
         self.size_bytes += part.size_bytes
 
-    # --- records
-
     def seal(self, identity: ProducerIdentity) -> None:
-        """Encode the records, for the queue and with the sequence that it has now; it is closed."""
+        """Close the batch and encode its records for its present queue and sequence."""
         self.open = False
         if self._sealed_as == (self.queue, self.sequence):
             return
@@ -175,7 +173,7 @@ class ProducerBatch:
             )
 
     def _born_unix_ms(self, identity: ProducerIdentity) -> int:
-        """Return when it was born, as the wall clock tells now."""
+        """Return when the batch was opened, in Unix milliseconds by the present wall clock."""
         return self.born_ms + ahead_ms(identity.clock)
 
     def _properties(self, producer_id: int) -> list[bytes]:
@@ -198,7 +196,7 @@ class ProducerBatch:
         return strings
 
     def _sequence_property(self, producer_id: int, row: int, count: int) -> bytes:
-        """Return the property that sequence COUNT records from SINGLES on; nothing if the batch has no sequence."""
+        """Return the sequence property for COUNT records from index ROW on; empty if the batch has no sequence."""
         if self.sequence is None:
             return b""
         epoch, first = self.sequence
@@ -207,7 +205,7 @@ class ProducerBatch:
     def request(
         self, durability: int, producer_id: int, *, no_reply: bool = False
     ) -> pb.ProduceRun:
-        """Return the message that travels."""
+        """Return the request to the broker. NO_REPLY: the broker sends no acknowledgement."""
         request = pb.ProduceRun(
             topic=self.queue.topic,
             queue=self.queue.number,
@@ -221,15 +219,16 @@ class ProducerBatch:
             request.producer_epoch, request.first_sequence = self.sequence
         return request
 
-    # --- parts
-
     @property
     def senders(self) -> int:
-        """How many senders wait for its result."""
+        """Number of senders that wait for its result."""
         return sum(part.senders for part in self.parts)
 
     def middle(self, *, within_a_sender: bool) -> int:
-        """Return before which message to cut it in halves, between two senders unless WITHIN_A_SENDER; 0: nowhere."""
+        """Return the index of the message before which to cut the batch into halves; 0: it cannot be cut.
+
+        The cut is between messages of two senders, unless WITHIN_A_SENDER.
+        """
         count = len(self.messages)
         if within_a_sender:
             return count // 2
@@ -245,7 +244,7 @@ class ProducerBatch:
         return min(cuts, key=lambda at: abs(count - 2 * at), default=0)
 
     def split(self, at: int) -> tuple[ProducerBatch, ProducerBatch]:
-        """Return two batches, of the messages before AT and from there on; sequence stay."""
+        """Return two batches: the messages before index AT, and the others. Their sequence numbers do not change."""
         first, second = self._part(0, at), self._part(at, len(self.messages))
         begin = 0
         for part in self.parts:
@@ -262,7 +261,7 @@ class ProducerBatch:
         return first, second
 
     def _part(self, begin: int, end: int) -> ProducerBatch:
-        """Return a batch without messages yet, which is to have those from BEGIN up to END."""
+        """Return a batch without messages, with the ids and the sequence of the messages from BEGIN up to END."""
         part = ProducerBatch(self.queue, self.born_ms, self.on_done)
         part.open = False
         part.ids = self.ids[begin:end]
@@ -272,17 +271,15 @@ class ProducerBatch:
             part.sequence = BatchSequence(self.sequence.epoch, self.sequence.first + begin)
         return part
 
-    # --- the end
-
     def succeed(self, reply: pb.ProduceReply) -> None:
-        """Tell all who wait that REPLY acknowledged them."""
+        """Give all senders their receipts, as REPLY has them."""
         timed = [message.timed for message in self.messages] if reply.due_ms else ()
         self._acknowledge(
             BatchReceipts(self.queue, self.ids, self.sizes, reply, reply.store_host, timed)
         )
 
     def leave(self) -> None:
-        """Tell all who wait that it has left, and that nobody will hear more."""
+        """Give all senders receipts without offsets: the batch was sent, and the broker does not acknowledge it."""
         self._acknowledge(BatchReceipts(self.queue, self.ids, self.sizes, None, ""))
 
     def _acknowledge(self, receipts: BatchReceipts) -> None:
@@ -294,10 +291,10 @@ class ProducerBatch:
         self._end()
 
     def fail(self, error: PocketMQError) -> None:
-        """Tell all who wait that there will be no acknowledgement, because of ERROR."""
+        """Raise ERROR to all senders."""
         self.records = b""
         for part in self.parts:
-            part.refuse(error)
+            part.fail(error)
         self._end()
 
     def _end(self) -> None:

@@ -1,6 +1,7 @@
-"""The bodies of `send_many`: messages that are made only when they are looked at, and cutting them by record size.
+"""The bodies of `send_many`, and cutting messages into batches by record size.
 
-A list of 100,000 bodies is sent as slices of itself, encoded by the column (proto/body_run.py).
+`Bodies` creates a Message only on access. A list of 100,000 bodies is sent in slices, which are encoded column by
+column (proto/body_run.py).
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: Messages that have the same may travel in one run.
+#: Messages for which this is equal may be sent in one batch.
 PLACE: Final = attrgetter("topic", "queue", "sharding_key", "priority")
-#: The property KEYS, but for the key.
+#: Size of the property KEYS without the key.
 _KEYS_SIZE: Final = len("KEYS") + 2
 _SEPARATORS: Final = (KEY_SEPARATOR, NAME_END, PAIR_END)
 
 
 class Bodies(Sequence[Message]):
-    """BODIES, with a key each if there are KEYS; all else is that of PATTERN, a message with no key."""
+    """Messages that differ only in their body and key. All else is that of `pattern`, a message without a key."""
 
     __slots__ = ("_flags", "_keys", "bodies", "pattern")
 
@@ -43,7 +44,10 @@ class Bodies(Sequence[Message]):
         keys: list[bytes] | None = None,
         flags: list[int] | None = None,
     ) -> None:
-        """FLAGS: how each body is compressed; None: none is. Nothing is checked here: see `checked_bodies`."""
+        """KEYS: one key per body, or None. FLAGS: how each body is compressed; None: no body is compressed.
+
+        Checks nothing: `checked_bodies` does.
+        """
         self.pattern = pattern
         self.bodies = bodies
         self._keys = keys
@@ -85,7 +89,7 @@ class Bodies(Sequence[Message]):
             body=body, keys=(key.decode(),), property_string=string, sys_flag=flag
         )
 
-    def taken(self, indexes: Sequence[int]) -> Bodies:
+    def select(self, indexes: Sequence[int]) -> Bodies:
         """Return the bodies with INDEXES."""
         keys, flags = self._keys, self._flags
         return Bodies(
@@ -96,7 +100,7 @@ class Bodies(Sequence[Message]):
         )
 
     def compressed(self, compressor: Compressor) -> Bodies:
-        """Return these bodies with those compressed that are large."""
+        """Return these bodies, the large ones compressed."""
         if max(map(len, self.bodies), default=0) <= compressor.above_bytes:
             return self
         packed = [compressor.packed(body) for body in self.bodies]
@@ -105,7 +109,10 @@ class Bodies(Sequence[Message]):
         )
 
     def cut(self, bytes_max: int, count_max: int) -> Iterator[tuple[Bodies, int]]:
-        """Yield parts of less than BYTES_MAX, or of one body, and of up to COUNT_MAX bodies, with their sizes."""
+        """Yield slices of these bodies, each with the size of its records in bytes.
+
+        A slice has up to COUNT_MAX bodies, and its size is less than BYTES_MAX, except for a slice of one body.
+        """
         sizes = self._sizes()
         ends = sizes.cumsum()
         begin = before = 0
@@ -117,12 +124,12 @@ class Bodies(Sequence[Message]):
             begin, before = end, until
 
     def size_bytes(self) -> int:
-        """Return the bytes of all records."""
+        """Return the size of all records."""
         return int(self._sizes().sum())
 
     def _sizes(self) -> NDArray[np.int64]:
-        """Return the bytes of each record."""
-        import numpy as np  # Who sends a message or two does without.
+        """Return the size of each record."""
+        import numpy as np  # Here, because programs that send few messages do not need it.
 
         sizes = np.fromiter(map(len, self.bodies), np.int64, len(self.bodies))
         pattern = self.pattern
@@ -134,7 +141,7 @@ class Bodies(Sequence[Message]):
     def encode(
         self, queue: int, born: tuple[int, Host], ids: UniqueIdRow, first_extra: bytes
     ) -> tuple[bytes, list[int]]:
-        """Return the records for QUEUE, BORN then and there, end to end, and their sizes."""
+        """Return the records for QUEUE, one after the other, and their sizes. BORN: birth time in ms, and host."""
         origin = BodyOrigin(self.pattern.topic, queue, *born, self.pattern.property_string)
         return encode_bodies(
             origin,
@@ -149,7 +156,7 @@ class Bodies(Sequence[Message]):
 def checked_bodies(
     pattern: Message, bodies: list[bytes], keys: Sequence[str] | None = None
 ) -> Bodies:
-    """Return BODIES with KEYS, all else from PATTERN. Raises what a Message of each would raise."""
+    """Return BODIES with KEYS, all else from PATTERN. Raises the errors that `Message` raises for such a message."""
     sizes = list(map(len, bodies))
     if bodies and not 0 < min(sizes) <= max(sizes) <= MESSAGE_SIZE_MAX:
         index = next(i for i, size in enumerate(sizes) if not 0 < size <= MESSAGE_SIZE_MAX)
@@ -164,7 +171,7 @@ def check_count(bodies: Sequence[object], keys: Sequence[object]) -> None:
     """Raise InvalidArgument unless there is a key for each of BODIES."""
     if len(keys) != len(bodies):
         raise InvalidArgument(
-            f"there are {len(bodies)} bodies and {len(keys)} keys: give one key for each body",
+            f"{len(bodies)} bodies but {len(keys)} keys: pass one key per body",
             field="keys",
         )
 
@@ -172,13 +179,13 @@ def check_count(bodies: Sequence[object], keys: Sequence[object]) -> None:
 def _refuse_body(index: int, size: int) -> None:
     if size == 0:
         raise InvalidArgument(
-            f"body {index} is empty: RocketMQ stores no empty message; send at least one byte",
+            f"body {index} is empty: RocketMQ stores no empty messages. Send at least one byte.",
             field="bodies",
             index=index,
         )
     raise MessageTooLarge(
-        f"body {index} has {size} bytes, the limit is {MESSAGE_SIZE_MAX}: split it, or store it elsewhere and send"
-        " its address",
+        f"body {index} has {size} bytes: the limit is {MESSAGE_SIZE_MAX}. Split it, or store it elsewhere and send"
+        " its address.",
         field="bodies",
         index=index,
         limit=MESSAGE_SIZE_MAX,
@@ -193,7 +200,7 @@ def _encoded_keys(pattern: Message, keys: Sequence[str]) -> list[bytes]:
             (i, key) for i, key in enumerate(keys) if not key or any(s in key for s in _SEPARATORS)
         )
         raise InvalidArgument(
-            f"key {index}, {word!r}: a key is one word without spaces, which separate keys",
+            f"key {index} is {word!r}: a key must be one word. Spaces separate keys, so replace them.",
             field="keys",
             index=index,
             value=word,
@@ -203,7 +210,8 @@ def _encoded_keys(pattern: Message, keys: Sequence[str]) -> list[bytes]:
     longest = max(map(len, encoded), default=0)
     if longest > limit:
         raise MessageTooLarge(
-            f"a key has {longest} bytes, the limit is {limit} besides tag and properties: move data into the body",
+            f"a key has {longest} bytes: the limit is {limit}, because keys, tag and properties share one limit. Move"
+            " data into the body.",
             field="keys",
             limit=limit,
             value=longest,
@@ -211,11 +219,8 @@ def _encoded_keys(pattern: Message, keys: Sequence[str]) -> list[bytes]:
     return encoded
 
 
-# --- sizes, and parts
-
-
 def records_size(messages: Sequence[Message]) -> int:
-    """Return the bytes of the records of MESSAGES."""
+    """Return the size of the records of MESSAGES in bytes."""
     if isinstance(messages, Bodies):
         return messages.size_bytes()
     return sum(map(record_size, messages))
@@ -224,9 +229,9 @@ def records_size(messages: Sequence[Message]) -> int:
 def parts_of(
     messages: Sequence[Message], config: ProducerConfig, size_of: Callable[[Message], int]
 ) -> Iterator[tuple[Sequence[Message], int]]:
-    """Cut MESSAGES into parts for one topic and queue that fit a run; yield them with their sizes.
+    """Cut MESSAGES into parts that each fit into one batch; yield them with their sizes.
 
-    SIZE_OF returns the size of one message; it raises MessageTooLarge for one that travels in no run.
+    SIZE_OF returns the size of one message. It raises MessageTooLarge for a message that fits into no batch.
     """
     limit, count_max = config.batch_max_bytes, config.batch_messages_max
     if isinstance(messages, Bodies):
@@ -238,14 +243,14 @@ def parts_of(
         while part := list(islice(group, count)):
             size_bytes = records_size(part)
             yield from _sized(part, size_bytes, limit, size_of)
-            # The next part fits at once if its messages are like these.
+            # Estimate how many messages the next part can have, from the mean size of these.
             count = max(1, min(count_max, limit * len(part) // size_bytes - 1))
 
 
 def _sized(
     messages: list[Message], size_bytes: int, limit: int, size_of: Callable[[Message], int]
 ) -> Iterator[tuple[list[Message], int]]:
-    """Halve MESSAGES, of together SIZE_BYTES, until the parts are smaller than LIMIT."""
+    """Halve MESSAGES, whose total size is SIZE_BYTES, until each part is smaller than LIMIT."""
     if len(messages) == 1:
         yield messages, size_of(messages[0])
         return

@@ -1,8 +1,8 @@
-"""The way from what an application gives to the messages that are sent: interceptors, the gate, serializers,
-compression, in this order.
+"""Prepares what an application passes to `send`: interceptors, the wait for the route, serializers, compression.
 
-At the gate a producer waits for the route of the topic, so that nothing is serialized for a topic that is not there. A
-plain message, small and without interceptors, needs none of this: `plain_bytes` tells, so that it costs one comparison.
+They run in this order. A producer waits for the route of the topic before it serializes, so that nothing is serialized
+for a topic that does not exist. A Message that is small needs none of these steps if there are no interceptors.
+`Intake.plain_bytes` is the limit, so the check costs one comparison.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .receipt import SendOutcome, Watch
 
 
 class Intake:
-    """The way into one producer. Any number of threads may use it, if its interceptors and serializers allow that."""
+    """Prepares the messages of one producer. Thread-safe, if the interceptors and serializers are."""
 
     def __init__(self, config: ProducerConfig, session: Session) -> None:
         self.interceptors = Interceptors(config.interceptors)
@@ -35,17 +35,17 @@ class Intake:
         self._encodes_values = config.value_serializer != "bytes"
         self._encodes_keys = config.key_serializer != "str"
         self._compressor = Compressor(config.compression, config.compress_above_bytes)
-        #: A Message with a body up to this size is sent as it is.
+        #: A Message whose body is not larger than this needs no preparation.
         self.plain_bytes: float = -1 if self.interceptors else self._compressor.above_bytes
 
-    def offered(self, message: object, value: Any, parts: MessageParts) -> Sending:
-        """Return what is to be sent after the interceptors: of `send(message)`, or of `send(topic, value, …)`."""
-        return self.interceptors.on_send(_asked(message, value, parts))
+    def intercepted(self, message: object, value: Any, parts: MessageParts) -> Sending:
+        """Return what the interceptors make of the arguments of `send`: (message), or (topic, value, …)."""
+        return self.interceptors.on_send(_parsed(message, value, parts))
 
-    def made(self, topic: str, value: Any, parts: MessageParts) -> Message:
-        """Return VALUE for TOPIC with PARTS as it goes to the broker, where no interceptor wants to see it before.
+    def prepare(self, topic: str, value: Any, parts: MessageParts) -> Message:
+        """Return the final message with VALUE for TOPIC, and with PARTS. Calls no interceptors.
 
-        Raises SerializationFailed, and what Message does.
+        Raises SerializationFailed, and the errors of Message.
         """
         if self._encodes_values or type(value) is not bytes:
             value = self._encode_value(topic, value)
@@ -58,13 +58,13 @@ class Intake:
             raise
         return message if len(value) <= self.plain_bytes else self._compressor.compressed(message)
 
-    def _offered_message(self, message: Message) -> Message:
-        """Return what is to be sent instead of MESSAGE after the interceptors, as a Message."""
+    def _intercepted_message(self, message: Message) -> Message:
+        """Return what the interceptors make of MESSAGE, serialized if it is a draft."""
         sending = self.interceptors.on_send(message)
         return self._serialized(sending) if isinstance(sending, UnserializedMessage) else sending
 
-    def message(self, sending: Sending) -> Message:
-        """Return SENDING as it goes to the broker. Raises SerializationFailed, and what Message does."""
+    def final(self, sending: Sending) -> Message:
+        """Return the message to send for SENDING. Raises SerializationFailed, and the errors of Message."""
         message = self._serialized(sending) if isinstance(sending, UnserializedMessage) else sending
         return self._compressor.compressed(message)
 
@@ -73,32 +73,34 @@ class Intake:
         key = None if draft.key is None else self._encode_key(draft.topic, draft.key)
         return draft.message(body, key)
 
-    def many(
+    def prepare_many(
         self, messages: object, values: Any, parts: ManyParts
     ) -> tuple[Sequence[Message], Watch | None]:
-        """Return what the arguments of a face's `send_many` ask for, as it goes to the broker, and what tells the
-        interceptors of it. Raises InvalidArgument for what is no message.
-        """
-        offered, taken = self._many(messages, values, parts)
-        return taken, self.interceptors.watch(offered)
+        """Return the final messages for the arguments of `send_many`, and what reports their results to interceptors.
 
-    def _many(
+        Raises InvalidArgument for wrong arguments, SerializationFailed, and the errors of Message.
+        """
+        intercepted, final = self._prepare_many(messages, values, parts)
+        return final, self.interceptors.watch(intercepted)
+
+    def _prepare_many(
         self, messages: object, values: Any, parts: ManyParts
     ) -> tuple[Sequence[Sending], Sequence[Message]]:
-        """Return them after the interceptors, and as they go to the broker: mostly one object."""
+        """Return the messages as interceptors returned them, and the final messages: often the same object."""
         if isinstance(messages, str):
             return self._many_values(messages, values, parts)
         if isinstance(messages, Message) or not isinstance(messages, Iterable):
             raise InvalidArgument(
-                "send_many takes several messages: write send_many([message]) or send(message)",
+                "send_many takes a list of messages: write send_many([message]) or send(message)",
                 field="messages",
             )
         if values is not NO_VALUE or parts:
             raise InvalidArgument(
-                "send_many(messages, …): what goes along stands in the messages; write send_many(topic, values, …)",
+                "send_many(messages) takes no other arguments: set them in the messages, or write"
+                " send_many(topic, values, …)",
                 field="messages",
             )
-        row = list(messages)  # A copy: the caller may continue with its list while it is sent.
+        row = list(messages)  # A copy, because the caller may change its list while it is sent.
         plain = self.plain_bytes
         for message in row:
             if type(message) is not Message or len(message.body) > plain:
@@ -110,14 +112,14 @@ class Intake:
     ) -> tuple[Sequence[Sending], Sequence[Message]]:
         if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
             raise InvalidArgument(
-                f"send_many({topic!r}, …) takes a list of values: write send(topic, value) for a single one",
+                f"send_many({topic!r}, …) takes a list of values: write send(topic, value) for one value",
                 field="values",
             )
         if not self.interceptors:
             bodies = self._bodies(topic, values, parts)
             return bodies, bodies
         drafts = self._drafts(topic, values, parts)
-        return drafts, [self.message(draft) for draft in drafts]
+        return drafts, [self.final(draft) for draft in drafts]
 
     def _many_singly(self, row: list[Message]) -> tuple[Sequence[Sending], Sequence[Message]]:
         for message in row:
@@ -126,21 +128,21 @@ class Intake:
                     f"send_many takes Messages, not {type(message).__name__}: write Message(topic, body)",
                     field="messages",
                 )
-        offered = [self._offered_message(message) for message in row]
-        return offered, [self.message(message) for message in offered]
+        intercepted = [self._intercepted_message(message) for message in row]
+        return intercepted, [self.final(message) for message in intercepted]
 
     def _bodies(self, topic: str, values: Iterable[Any], parts: ManyParts) -> Bodies:
-        """Return VALUES for TOPIC as they go to the broker. Raises SerializationFailed, and what Message does."""
+        """Return the final messages with VALUES for TOPIC. Raises SerializationFailed, and the errors of Message."""
         keys, rest = _without_keys(parts)
         pattern = Message(topic, b"-", **rest)
-        bodies = list(values)  # A copy: the caller may continue with its list while it is sent.
+        bodies = list(values)  # A copy, because the caller may change its list while it is sent.
         if self._encodes_values or set(map(type, bodies)) - {bytes}:
             bodies = [self._encode_value(topic, value) for value in bodies]
         words = None if keys is None else [self._encode_key(topic, key) for key in keys]
         return checked_bodies(pattern, bodies, words).compressed(self._compressor)
 
     def _drafts(self, topic: str, values: Iterable[Any], parts: ManyParts) -> list[Sending]:
-        """Return VALUES for TOPIC after the interceptors."""
+        """Return what the interceptors make of VALUES for TOPIC."""
         keys, rest = _without_keys(parts)
         row = list(values)
         words = [None] * len(row) if keys is None else list(keys)
@@ -152,21 +154,21 @@ class Intake:
         ]
 
     @contextmanager
-    def telling(self, sending: Sending) -> Iterator[None]:
-        """Tell the interceptors of an error in the block: SENDING was not sent."""
+    def reporting_errors(self, sending: Sending) -> Iterator[None]:
+        """Report an error in the block to the interceptors: SENDING was not sent."""
         try:
             yield
         except BaseException as error:
             self.interceptors.on_acknowledgement(None, error, sending)
             raise
 
-    def watched(self, sending: Sending, outcome: SendOutcome) -> SendOutcome:
-        """Return an outcome that tells the interceptors, then OUTCOME, what became of SENDING."""
-        return self.interceptors.watched((sending,), outcome)
+    def observed(self, sending: Sending, outcome: SendOutcome) -> SendOutcome:
+        """Return a result that notifies the interceptors about SENDING, then settles `outcome`."""
+        return self.interceptors.observed((sending,), outcome)
 
 
 def check_parts(parts: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Raise InvalidArgument if one of PARTS, by name, is none of those KNOWN."""
+    """Raise InvalidArgument if the name of one of PARTS is not in KNOWN."""
     for name in parts.keys() - known.keys():
         raise InvalidArgument(f"a message has no part {name!r}{nearest(name, known)}", field=name)
 
@@ -177,8 +179,8 @@ def _without_keys(parts: ManyParts) -> tuple[Iterable[Any] | None, dict[str, Any
     return parts.get("keys"), rest
 
 
-def _asked(message: object, value: Any, parts: MessageParts) -> Sending:
-    """Return the message or draft that the arguments of `send` ask for."""
+def _parsed(message: object, value: Any, parts: MessageParts) -> Sending:
+    """Return the message or draft for the arguments of `send`."""
     if isinstance(message, str):
         if value is NO_VALUE:
             raise InvalidArgument(
@@ -194,19 +196,19 @@ def _asked(message: object, value: Any, parts: MessageParts) -> Sending:
         )
     if value is not NO_VALUE or parts:
         raise InvalidArgument(
-            "send(message, …): what goes along stands in the Message; write send(topic, value, …) or Message(…)",
+            "send(message) takes no other arguments: set them in the Message, or write send(topic, value, …)",
             field="message",
         )
     return message
 
 
 class RouteGate:
-    """Where those who send to a topic wait for its route, up to TIMEOUT_MS.
+    """Lets senders wait until the route of their topic is known, up to TIMEOUT_MS.
 
-    They pass in the order in which they came, and who comes later does not overtake them. Once a route was found the
-    gate stands open: that it is lost later is the sender's affair.
+    Waiting senders continue in the order in which they called `wait`, and later senders do not overtake them. A topic
+    whose route was found once never waits here again: if the route is lost later, `Sender` waits for it.
 
-    Any thread may ask `is_open`; waiting is for the client's event loop. Bounds: a name for each topic ever written.
+    Any thread may call `is_open`. Waiting is for the client's event loop. Limit: one name per topic that was sent to.
     """
 
     def __init__(self, session: Session, timeout_ms: int) -> None:
@@ -216,11 +218,11 @@ class RouteGate:
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
 
     def is_open(self, topic: str) -> bool:
-        """Was a route to TOPIC found, and nobody waits for it any more?"""
+        """Return whether the route to TOPIC was found and no sender waits for it any more."""
         return topic in self._found
 
     async def wait(self, topic: str) -> None:
-        """Return once there is a route to TOPIC. Raises RouteNotFound."""
+        """Return when the route to TOPIC is known. Raises RouteNotFound."""
         if topic in self._found:
             return
         passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -246,7 +248,7 @@ class RouteGate:
             self._let_pass(topic)
 
     def _let_pass(self, topic: str) -> None:
-        """Let those pass who wait, and open the gate when nobody does: they run before what is called next."""
+        """Let the waiting senders continue, and repeat after they have run. If none waits, open TOPIC for all."""
         waiting = self._waiting[topic]
         if not waiting:
             del self._waiting[topic]

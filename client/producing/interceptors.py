@@ -1,4 +1,4 @@
-"""Interceptors: the application's own code before a message is sent and after it is acknowledged.
+"""Interceptors: code of the application that runs before a message is sent and after it is acknowledged.
 
     class Stamp:
         def on_send(self, message):
@@ -7,16 +7,16 @@
             sent.labels(message.topic).inc()
     Producer(interceptors=[Stamp()])
 
-Any object with at least one of the three methods will do; `Interceptor` has all of them, doing nothing, for those who
-like to be told. They are called in the order of the list, each with what the one before returned. One that raises, or
-returns no message, is logged and skipped: it never fails a send.
+An interceptor is any object with at least one of the three methods below. `Interceptor` is a base class whose methods
+do nothing. Interceptors are called in the order of the list, each with what the one before it returned. If one raises,
+or returns no message, the error is logged and its result is ignored: an interceptor never makes a send fail.
 
-    on_send                in the thread, or on the loop, of the sender
-    on_acknowledgement     in the client's own thread, or on its loop: it must not wait. Once for each message that
-                           went through on_send, with its receipt or with the error, before the sender gets it
+    on_send                in the thread, or on the event loop, of the sender
+    on_acknowledgement     in the client's own thread, or on its loop: it must not block. Called once for each message
+                           that went through on_send, with its receipt or with the error, before the sender gets it
     close                  once, after the last acknowledgement, in the client's own thread or on its loop
 
-Without interceptors nothing here is called.
+Without interceptors, nothing in this module runs.
 """
 
 from __future__ import annotations
@@ -37,28 +37,31 @@ Sending: TypeAlias = Message | UnserializedMessage
 
 
 class Interceptor:
-    """Does nothing; a base for those who override some of it."""
+    """Base class of interceptors whose methods do nothing. Override those that you need."""
 
     def on_send(self, message: Sending) -> Sending:
-        """Return what is to be sent instead of MESSAGE, an UnserializedMessage if it came from `send(topic, value)`."""
+        """Return the message to send instead of MESSAGE.
+
+        MESSAGE is an UnserializedMessage after `send(topic, value)`, else a Message.
+        """
         return message
 
     def on_acknowledgement(
         self, receipt: Receipt | None, error: BaseException | None, message: Sending
     ) -> None:
-        """Learn what became of MESSAGE, as `on_send` returned it: a RECEIPT, or an ERROR."""
+        """Called with the RECEIPT of MESSAGE, or with the ERROR. MESSAGE is what `on_send` returned."""
 
     def close(self) -> None:
-        """The producer is closed."""
+        """Called when the producer is closed."""
 
 
 def check_interceptors(interceptors: Sequence[object]) -> None:
-    """Raise ConfigError for what has no method of an interceptor."""
+    """Raise ConfigError for an object without any method of an interceptor."""
     for interceptor in interceptors:
         if not any(callable(getattr(interceptor, name, None)) for name in _METHODS):
             raise ConfigError(
-                f"interceptors: {interceptor!r} has none of the methods {', '.join(_METHODS)}: give an object, not"
-                " a function",
+                f"interceptors: {interceptor!r} has none of the methods {', '.join(_METHODS)}. Pass objects, not"
+                " functions.",
                 field="interceptors",
                 value=interceptor,
             )
@@ -74,11 +77,11 @@ class Interceptors:
         )
 
     def __bool__(self) -> bool:
-        """Is there anything to call for a message?"""
+        """Return whether an interceptor has to be called for messages."""
         return bool(self._on_send or self._on_acknowledgement)
 
     def on_send(self, message: Sending) -> Sending:
-        """Return what the chain makes of MESSAGE."""
+        """Return what the interceptors make of MESSAGE."""
         for method in self._on_send:
             changed = self._result(method, message)
             if isinstance(changed, (Message, UnserializedMessage)):
@@ -97,31 +100,29 @@ class Interceptors:
     def on_acknowledgement(
         self, receipt: Receipt | None, error: BaseException | None, message: Sending
     ) -> None:
-        """Tell the chain what became of MESSAGE."""
+        """Call the interceptors with the RECEIPT of MESSAGE, or with the ERROR."""
         for method in self._on_acknowledgement:
             self._result(method, receipt, error, message)
 
     def close(self) -> None:
-        """Tell the chain that there is no more."""
+        """Call `close` of the interceptors."""
         for method in self._close:
             self._result(method)
 
     def _result(self, method: Callable[..., Any], *arguments: object) -> Any:
         try:
             return method(*arguments)
-        except (
-            Exception
-        ) as error:  # The application's code: it must not fail what it only looks at.
+        except Exception as error:  # The application's code must not make a send fail.
             facts = Facts(interceptor=_name(method), reason=repr(error))
             logger.exception("interceptor failed %s", facts)
             return _FAILED
 
-    def watched(self, messages: Sequence[Sending], outcome: SendOutcome) -> SendOutcome:
-        """Return an outcome that tells the chain of MESSAGES, then OUTCOME."""
+    def observed(self, messages: Sequence[Sending], outcome: SendOutcome) -> SendOutcome:
+        """Return a result that notifies the interceptors about MESSAGES, then settles `outcome`."""
         return _Watched(self, messages, outcome) if self._on_acknowledgement else outcome
 
     def watch(self, messages: Sequence[Sending]) -> Watch | None:
-        """Return what watches parts of MESSAGES; None: nobody wants to hear."""
+        """Return a function that observes parts of MESSAGES; None: no interceptor has `on_acknowledgement`."""
         if not self._on_acknowledgement:
             return None
         return lambda first, end, outcome: _Watched(self, messages[first:end], outcome)
@@ -135,7 +136,7 @@ def _name(method: Callable[..., Any]) -> str:
 
 
 class _Watched:
-    """The results of messages for an interceptor."""
+    """A result that notifies the interceptors before it settles the result of the sender."""
 
     __slots__ = ("_chain", "_messages", "_outcome", "_settled")
 
@@ -148,7 +149,7 @@ class _Watched:
         self._settled = False
 
     def done(self) -> bool:
-        # Not the outcome's: a sender that was cancelled keeps no interceptor from hearing what became of its message.
+        # Not `self._outcome.done()`: interceptors get the result also if the sender was cancelled.
         return self._settled
 
     def set_result(self, result: Receipt | Receipts, /) -> None:

@@ -1,24 +1,25 @@
-"""The choice of a queue for messages that do not name one.
+"""Queue selectors: they choose a queue for messages that do not name one.
 
     "round-robin"     one queue after the other (the default)
-    "sticky"          the same queue until a batch of full size went there: fewer, larger batches
-    "least-latency"   fast brokers get more, failing ones are left alone for a while
+    "sticky"          the same queue until it got a batch of full size: fewer, larger batches
+    "least-latency"   fast brokers get more messages; failing brokers are avoided for a while
     "key-hash"        mmh3 of the message's first key, modulo the queues
     "java-hash"       |String.hashCode| of the first key, modulo the queues: the same queue as
                       SelectMessageQueueByHash of Apache RocketMQ
-    an object         the application's own QueueSelector
+    an object         a QueueSelector of the application
 
-A message's own `queue` takes precedence over all of these, and so does its `sharding_key`: Apache RocketMQ's proxy
-places message groups by the same consistent hash.
+The `queue` or `sharding_key` of a message takes precedence over all of these. A sharding key is placed by a consistent
+hash. The proxy of Apache RocketMQ places message groups by the same hash.
 
-By a hash, the same key always gets the same queue, so that its messages keep their order. Queues are sorted by broker
-name, then by number, as in Apache RocketMQ's clients.
+With a hash, the same key always gets the same queue, so that its messages keep their order. Queues are sorted by broker
+name, then by number, as in the clients of Apache RocketMQ.
 
-**When a topic gets more queues**, a modulo moves nearly all keys, the consistent hash only as many as the new queues
-get. Messages under way may then be read after later ones: if order matters, let the old queues run empty first.
+**When a topic gets more queues**, a modulo moves nearly all keys. The consistent hash moves only as many as the new
+queues get. Messages of a moved key that are still unread may then be read after later ones. If order matters, wait
+until consumers have read the old queues to the end.
 
-A lost broker keeps its queues until the name servers drop it, for FIFO topics after an hour. Until then its messages
-wait for it: another queue would not keep their order.
+A broker that is unavailable keeps its queues until the name servers drop it, for FIFO topics after an hour. Until then
+messages of its keys wait for it, because another queue would not keep their order.
 """
 
 from __future__ import annotations
@@ -48,24 +49,24 @@ _BY_BROKER: Final = attrgetter("broker", "number")
 class QueueSelector(Protocol):
     """Chooses a queue for messages that do not name one.
 
-    A choice for a *batch*, like the round robin, is asked once per batch: messages that arrive while a batch of their
-    topic is open join it. Otherwise a batch of a thousand messages would become one fragment per queue. A choice for
-    each message, for example by key, is asked for every one, which costs time in `send_many`.
+    A selector *per batch*, like round robin, is called for the first message of a batch. Messages that arrive while a
+    batch of their topic is open join that batch, so that a thousand messages are not spread over all queues in small
+    pieces. A selector *per message*, for example by key, is called for each message, which costs time in `send_many`.
 
-    A choice may have a method `on_result(queue, latency_ms, error)`. It is called after each request that brings a
-    batch to a broker, with the error or None; not for atomic commits, whose broker is given.
+    A selector may have a method `on_result(queue, latency_ms, error)`. It is called after each request that sends a
+    batch to a broker, with the error or None. It is not called for atomic commits, which choose no broker.
     """
 
-    #: True: asked for the first message of a run; False: for each message.
+    #: True: called for the first message of a batch. False: called for each message.
     for_a_run: bool
 
     def choose(self, message: Message, queues: Sequence[Queue]) -> Queue:
-        """Choose one of QUEUES, of which there is at least one, for MESSAGE or the batch that it opens."""
+        """Choose one of QUEUES, which is not empty, for MESSAGE or for the batch that MESSAGE opens."""
         ...
 
 
 class RoundRobin:
-    """One queue after the other, topic by topic, from a random one on."""
+    """Takes the queues of each topic one after the other. The first one is random."""
 
     for_a_run = True
 
@@ -82,7 +83,7 @@ class RoundRobin:
 
 
 class StickyChoice:
-    """The same queue of a topic until RUN_BYTES have gone there, or a request to it failed; then the next."""
+    """Takes the same queue of a topic until it got RUN_BYTES, or a request to it failed. Then it takes the next."""
 
     for_a_run = True
 
@@ -99,7 +100,7 @@ class StickyChoice:
         return queue
 
     def on_added(self, queue: Queue, size_bytes: int) -> None:
-        """Learn that SIZE_BYTES more will go to QUEUE."""
+        """Note that SIZE_BYTES more will be sent to QUEUE."""
         if self._queue.get(queue.topic) != queue:
             return
         total = self._bytes.get(queue, 0) + size_bytes
@@ -109,7 +110,7 @@ class StickyChoice:
             self._bytes[queue] = total
 
     def on_result(self, queue: Queue, latency_ms: float, error: PocketMQError | None) -> None:
-        """Learn that a request to QUEUE failed with ERROR, or did not."""
+        """Note that a request to QUEUE failed with ERROR, or succeeded (None)."""
         if error is not None:
             self._leave(queue)
 
@@ -121,17 +122,17 @@ class StickyChoice:
 
 @lru_cache(maxsize=1024)
 def in_order(queues: tuple[Queue, ...]) -> list[Queue]:
-    """Return QUEUES in the order that all here count by."""
+    """Return QUEUES sorted by broker name and number. All hashes count in this order."""
     return sorted(queues, key=_BY_BROKER)
 
 
 class KeyHash:
-    """By mmh3 of the first key; a message without a key goes to the next queue in turn."""
+    """Selects by mmh3 of the first key. Messages without a key are sent to the queues in turn."""
 
     for_a_run = False
 
     def __init__(self, random: Random | None = None) -> None:
-        """RANDOM: where the turn of messages without a key begins."""
+        """RANDOM chooses the first queue for messages without a key."""
         self._turn = (random or Random()).getrandbits(16)
 
     def choose(self, message: Message, queues: Sequence[Queue]) -> Queue:
@@ -147,22 +148,25 @@ class KeyHash:
 
 
 class JavaHash(KeyHash):
-    """By Java's String.hashCode of the first key, without its sign; a message without a key goes round."""
+    """Selects by the absolute value of `String.hashCode` (Java) of the first key.
+
+    Messages without a key are sent to the queues in turn.
+    """
 
     def hash(self, key: str) -> int:
         return abs(java_hash(key))
 
 
 def sharded_queue(sharding_key: str, queues: Sequence[Queue]) -> Queue:
-    """Return the one of QUEUES, of which there is at least one, for SHARDING_KEY."""
+    """Return the one of QUEUES, which is not empty, for SHARDING_KEY."""
     row = in_order(tuple(queues))
     return row[consistent_bucket(java_hash(sharding_key), len(row))]
 
 
 def prioritized_queue(priority: int, broker: str, queues: Sequence[Queue]) -> Queue:
-    """Return the queue of BROKER for PRIORITY: the one with this number, or the last, as RocketMQ's broker does.
+    """Return the queue of BROKER whose number is PRIORITY, or its last queue, as the broker of RocketMQ does.
 
-    BROKER has at least one of QUEUES.
+    At least one of QUEUES must be of BROKER.
     """
     row = [queue for queue in in_order(tuple(queues)) if queue.broker == broker]
     return row[min(priority, len(row) - 1)]
@@ -171,7 +175,7 @@ def prioritized_queue(priority: int, broker: str, queues: Sequence[Queue]) -> Qu
 def queue_selector(
     wanted: QueueSelectorName | QueueSelector, *, clock: Clock, random: Random, run_bytes: int
 ) -> QueueSelector:
-    """Return the choice that is WANTED by its name; an object is returned as it is."""
+    """Return the selector whose name is WANTED. If WANTED is an object, return it."""
     if not isinstance(wanted, str):
         return wanted
     match wanted:
@@ -188,14 +192,14 @@ def queue_selector(
 
 
 def check_queue_selector(wanted: object) -> None:
-    """Raise ConfigError for what is neither a name nor an object that chooses."""
+    """Raise ConfigError unless WANTED is a known name or an object with the attributes of a QueueSelector."""
     if isinstance(wanted, str):
         known = wanted in QUEUE_SELECTORS
     else:
         known = callable(getattr(wanted, "choose", None)) and hasattr(wanted, "for_a_run")
     if not known:
         raise ConfigError(
-            f"queue_selector is {wanted!r}, but must be one of {', '.join(QUEUE_SELECTORS)}, or an object with"
+            f"queue_selector is {wanted!r}: use one of {', '.join(QUEUE_SELECTORS)}, or an object with"
             " choose(message, queues) and for_a_run",
             field="queue_selector",
             value=wanted,
@@ -203,14 +207,14 @@ def check_queue_selector(wanted: object) -> None:
 
 
 def queue_for(message: Message, route: Route, choice: QueueSelector) -> Queue:
-    """Return the queue that MESSAGE names, or where its key or priority leads, or else what CHOICE says."""
+    """Return the queue that MESSAGE names, or that its sharding key or priority gives, or else that CHOICE selects."""
     queues = route.writable
     wanted = message.queue
     if wanted is not None:
         return find_queue(wanted, route.topic, queues)
     if not queues:
         raise NotWritable(
-            f"topic {route.topic!r} has no queue that takes messages: see its permission",
+            f"topic {route.topic!r} has no writable queue: check its permission",
             topic=route.topic,
         )
     if message.sharding_key is not None:
@@ -221,31 +225,31 @@ def queue_for(message: Message, route: Route, choice: QueueSelector) -> Queue:
     return chosen
 
 
-#: A request that takes this long lags, whatever the others do.
+#: A request that takes this long is slow, whatever the latency of the others.
 LAG_MS: Final = 550
 _LAGS_MS: Final = (LAG_MS, 1_800, 3_000, 5_000, 15_000)
 _SPANS_MS: Final = (2_000, 5_000, 6_000, 10_000, 30_000)
 LEAST_SHARE: Final = 1 / 16
 #: Differences below this are noise.
 _FLOOR_MS: Final = 5.0
-#: What the newest request weighs in the mean.
+#: Weight of the newest request in the mean latency.
 _NEWEST: Final = 0.25
 
 
 @dataclass(slots=True)
 class _Broker:
-    """What is known of one broker."""
+    """What is known about one broker."""
 
-    #: The mean of its last requests; 0: none yet.
+    #: Mean latency of its last requests; 0: none yet.
     latency_ms: float = 0.0
     failures: int = 0
-    #: When it is probed next; None: it does well.
+    #: When it is probed next; None: it is not avoided.
     probe_at_ms: int | None = None
     span_ms: int = 0
-    #: A probe is out.
+    #: Whether the result of a probe is pending.
     probing: bool = False
 
-    def leave_alone(self, now_ms: int, span_ms: int, *, probing: bool = False) -> None:
+    def avoid(self, now_ms: int, span_ms: int, *, probing: bool = False) -> None:
         self.probing = probing
         self.span_ms = span_ms
         self.probe_at_ms = now_ms + span_ms
@@ -253,7 +257,7 @@ class _Broker:
 
 @dataclass(slots=True)
 class _Round:
-    """Where the turn is in one topic."""
+    """The state of the round robin of one topic."""
 
     queues: Sequence[Queue]
     by_broker: dict[str, list[Queue]]
@@ -268,20 +272,21 @@ class _Round:
 
 
 class LeastLatency:
-    """Prefers fast brokers. It keeps a few numbers for each broker and topic that it has seen.
+    """Prefers fast brokers. It keeps a few numbers for each broker and topic.
 
-    Brokers get shares by latency. One that is up to twice as slow as the fastest (below 10 ms: any) gets a full share,
-    slower ones proportionally less, but at least 1/16. Within a broker, the queues take turns.
+    Brokers get shares by latency. A broker gets a full share if its mean latency is at most twice that of the fastest,
+    or below 10 ms. Slower brokers get proportionally less, but at least 1/16. Within a broker, the queues take turns.
 
-    A broker is *left alone* when a request to it fails (a retriable error), or takes LAG_MS or more:
+    A broker is *avoided* when a request to it fails with a retriable error, or takes LAG_MS or longer:
 
         latency of one request, at least (ms)   550     1,800   3,000   5,000   15,000
-        left alone for (ms)                     2,000   5,000   6,000   10,000  30,000
+        avoided for (ms)                        2,000   5,000   6,000   10,000  30,000
 
-    Consecutive failures climb the second line from its start. After that time, one batch goes there as a *probe*, and
-    no other before its result or the end of the next time. A result below LAG_MS restores the full share; another one
-    leaves the broker alone again. If all brokers are left alone, all are used. (Apache RocketMQ's latency fault
-    tolerance has such a table, but no shares and no single probes.)
+    Consecutive failures take the times of the second line one after the other. When the time is over, one batch is sent
+    to the broker as a *probe*. No other batch follows before the result of the probe, or before the next time is over.
+    A probe that takes less than LAG_MS restores the full share. After any other result the broker is avoided again. If
+    all brokers are avoided, all are used. (The latency fault tolerance of Apache RocketMQ has such a table, but neither
+    shares nor single probes.)
     """
 
     for_a_run = True
@@ -299,22 +304,22 @@ class LeastLatency:
         return turn.next_of(broker)
 
     def on_result(self, queue: Queue, latency_ms: float, error: PocketMQError | None) -> None:
-        """Learn that a request to QUEUE took LATENCY_MS and ended with ERROR, or well.
+        """Note that a request to QUEUE took LATENCY_MS and failed with ERROR, or succeeded (None).
 
-        An error that is not the broker's fault, like a topic that is not there, says nothing of it.
+        Errors that are not retriable, like an unknown topic, are not the broker's fault and do not count.
         """
         broker = self._brokers.setdefault(queue.broker, _Broker())
         now_ms = self._clock.now_ms()
         if error is not None:
-            # What left before the first failure and fails now as well says nothing new.
+            # Failures of other requests that were sent before the first failure count once.
             if error.retriable and (broker.probe_at_ms is None or broker.probing):
-                broker.leave_alone(now_ms, _SPANS_MS[min(broker.failures, len(_SPANS_MS) - 1)])
+                broker.avoid(now_ms, _SPANS_MS[min(broker.failures, len(_SPANS_MS) - 1)])
                 broker.failures += 1
             return
         span_ms = _span_ms(latency_ms)
         if span_ms:
             broker.latency_ms = latency_ms
-            broker.leave_alone(now_ms, span_ms)
+            broker.avoid(now_ms, span_ms)
             return
         if broker.probe_at_ms is not None or not broker.latency_ms:
             broker.latency_ms = latency_ms
@@ -325,19 +330,19 @@ class LeastLatency:
         broker.probing = False
 
     def _to_probe(self, turn: _Round) -> str | None:
-        """Return a broker whose time to be left alone is over; it is left alone again until the result."""
+        """Return a broker whose time is over, to probe it. It is avoided again until the result."""
         now_ms = self._clock.now_ms()
         for name in turn.by_broker:
             broker = self._brokers.get(name)
             probe_at_ms = None if broker is None else broker.probe_at_ms
             if broker is not None and probe_at_ms is not None and now_ms >= probe_at_ms:
-                broker.leave_alone(now_ms, broker.span_ms, probing=True)
+                broker.avoid(now_ms, broker.span_ms, probing=True)
                 return name
         return None
 
     def _next_broker(self, turn: _Round) -> str:
-        """Return the next broker such that each gets its share, evenly spread (smooth weighted round robin)."""
-        names = [name for name in turn.by_broker if not self._is_left_alone(name)]
+        """Return the next broker by smooth weighted round robin, so that each broker gets its share, evenly spread."""
+        names = [name for name in turn.by_broker if not self._is_avoided(name)]
         names = names or list(turn.by_broker)
         if len(names) == 1:
             return names[0]
@@ -349,7 +354,7 @@ class LeastLatency:
         credit[chosen] -= sum(shares)
         return chosen
 
-    def _is_left_alone(self, name: str) -> bool:
+    def _is_avoided(self, name: str) -> bool:
         broker = self._brokers.get(name)
         return broker is not None and broker.probe_at_ms is not None
 
@@ -360,7 +365,7 @@ class LeastLatency:
 
 
 def _span_ms(latency_ms: float) -> int:
-    """Return for how long a broker that took LATENCY_MS is left alone; 0: not at all."""
+    """Return for how long a broker is avoided after a request that took LATENCY_MS; 0: not at all."""
     for lag_ms, span_ms in zip(reversed(_LAGS_MS), reversed(_SPANS_MS), strict=True):
         if latency_ms >= lag_ms:
             return span_ms

@@ -1,7 +1,7 @@
-"""Receipts: where each message is stored and how durably; and the futures through which senders get them.
+"""Receipts, which say where each message is stored and how safely, and the futures that return them to senders.
 
-One reply acknowledges a whole batch. `Receipts` makes the receipt of a message when it is looked at. Thread contract:
-the client's event loop settles; any thread may ask.
+One reply acknowledges a whole batch. `Receipts` creates the receipt of a message on access. The client's event loop
+settles futures; any thread may wait for them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from ...proto.record import Host
 from ..message import Message
 from ..queue import Queue
 
-#: Where all futures tell of callbacks that fail.
+#: The logger that `concurrent.futures.Future` uses for callbacks that raise.
 _futures_logger: Final = logging.getLogger("concurrent.futures")
 
-#: What a sender waits for: nothing, the log's pages (survives kill -9), the device, the devices of all in sync.
+#: What a sender waits for: "none": nothing; "memory": the message is in the page cache of the broker and survives
+#: kill -9; "disk": it is flushed to disk; "replicas": it is flushed on all in-sync replicas.
 Acks = Literal["none", "memory", "disk", "replicas"]
-#: How safe a message is, in the words of `acks`; "none": nobody knows.
+#: How safe a message is, in the same words; "none": unknown.
 Durability = Acks
 
-#: None: as the broker is configured.
+#: None: the setting of the broker applies.
 ACKS_CODES: dict[Acks | None, int] = {
     None: pb.DURABILITY_UNSPECIFIED,
     "none": pb.MEMORY,
@@ -40,7 +41,7 @@ ACKS_CODES: dict[Acks | None, int] = {
     "disk": pb.DISK,
     "replicas": pb.REPLICAS,
 }
-#: What Kafka's programs write, and its name here.
+#: Values of `acks` in Kafka, and the same in PocketMQ. Error messages suggest them.
 _KAFKA_ACKS: Final[dict[object, Acks]] = {
     0: "none",
     "0": "none",
@@ -53,16 +54,16 @@ _KAFKA_ACKS: Final[dict[object, Acks]] = {
 
 
 def check_acks(acks: object) -> None:
-    """Raise ConfigError unless ACKS is one of those there are, or None."""
+    """Raise ConfigError unless ACKS is a known value or None."""
     if (acks is None or isinstance(acks, str)) and acks in ACKS_CODES:
         return
     hint = ""
     if (meant := _KAFKA_ACKS.get(acks) if isinstance(acks, Hashable) else None) is not None:
-        hint = f"; Kafka's acks={acks} is {meant!r} here"
+        hint = f". Kafka's acks={acks} is {meant!r} in PocketMQ"
     if meant == "replicas":
-        hint += ', which needs a replica set: "disk" is the safest that one broker gives'
+        hint += ', which needs a replica set. Use "disk" for a single broker'
     raise ConfigError(
-        f'acks is {acks!r}, but must be "none", "memory", "disk", "replicas" or None{hint}',
+        f'acks is {acks!r}: use "none", "memory", "disk", "replicas" or None{hint}',
         field="acks",
         value=acks,
     )
@@ -79,11 +80,11 @@ _NO_REPLY: Final = pb.ProduceReply()
 
 
 class Receipt(NamedTuple):
-    """An acknowledgement of one message.
+    """The acknowledgement of one message: where it is stored and how safely.
 
-    A delayed message gets its place in QUEUE when it is delivered: until then queue_offset and log_offset tell where
-    it waits, in a topic of the broker's own, and so does offset_message_id. With acks="none" nobody knows more than
-    the queue and the id: offsets are -1 and durability is "none".
+    A scheduled message gets its place in the queue when it is delivered. Until then it is stored in a topic of the
+    broker, and queue_offset, log_offset and offset_message_id are its place there. With acks="none" only the queue and
+    the id are known: the offsets are -1 and durability is "none".
     """
 
     topic: str
@@ -99,60 +100,58 @@ class Receipt(NamedTuple):
     message_id: str
     """Id that the producer gave the message (property UNIQ_KEY)."""
     durability: Durability
-    """How safe the message is; never less than `acks` asked for."""
+    """How safe the message is: at least what `acks` requested."""
     store_timestamp_ms: int
     """When the broker stored it, in Unix milliseconds."""
     store_host: str
     """"address:port" of the broker as the record has it; empty if the broker did not send it."""
     due_ms: int = 0
-    """When it will be delivered, in Unix milliseconds of the broker's clock; 0: it was delivered
-    immediately.
-    """
+    """When it is delivered, in Unix milliseconds of the broker's clock; 0: at once."""
     recall_handle: str = ""
     """Handle for `recall`, to cancel the message before it is delivered. Empty for messages that
     are not scheduled, and for delay levels.
     """
     repeated: bool = False
-    """An earlier try had been stored and its acknowledgement was lost: the broker dropped this one."""
+    """True: an earlier try was stored, but its acknowledgement was lost. The broker dropped this duplicate."""
     replicas: int = 0
-    """With acks="replicas": how many replicas have it, the master included."""
+    """With acks="replicas": number of replicas that stored it, the master included."""
 
     @property
     def offset_message_id(self) -> str:
-        """The id that tells where the message lies, which look-ups without a topic understand."""
+        """The id that contains the address of the message. Use it to look up a message without its topic."""
         address, _, port = self.store_host.rpartition(":")
         host = Host.parse(address.strip("[]"), int(port))
         return offset_message_id(host.address, host.port, self.log_offset)
 
 
 def recall_handle_of(handle: str | Receipt) -> str:
-    """Return the text of HANDLE; raise InvalidArgument for a receipt that has none, and for other things."""
+    """Return HANDLE as text. Raises InvalidArgument for a receipt without a recall handle, and for other types."""
     if isinstance(handle, str):
         return handle
     if not isinstance(handle, Receipt):
         raise InvalidArgument(
-            f"recall takes a recall handle or a Receipt, not {type(handle).__name__}",
+            f"recall takes a Receipt, or its recall_handle, not {type(handle).__name__}",
             field="handle",
         )
     if handle.recall_handle:
         return handle.recall_handle
-    why = "waits for a delay level" if handle.due_ms else "was delivered at once"
+    why = "has a delay level" if handle.due_ms else "was delivered at once"
     raise InvalidArgument(
-        f"message {handle.message_id} {why}: only one sent with delay=… or deliver_at=… can be recalled",
+        f"message {handle.message_id} {why}: you can recall only messages sent with delay=… or deliver_at=…",
         field="handle",
         value=handle.message_id,
     )
 
 
 class BatchReceipts:
-    """The acknowledgement of a batch: the broker's reply, and what the client knows of its messages."""
+    """The acknowledgement of a batch: the broker's reply, and the ids and sizes of the messages."""
 
     __slots__ = (
+        "_has_own_places",
         "_ids",
         "_log_offsets",
         "_queue",
         "_reply",
-        "_scattered",
         "_sizes",
         "_store_host",
         "_timed",
@@ -167,9 +166,7 @@ class BatchReceipts:
         store_host: str,
         timed: Sequence[bool] = (),
     ) -> None:
-        """REPLY: None: nobody waits for one. TIMED: whether each message has a time of its own; only where REPLY says
-        when they are due.
-        """
+        """REPLY: None with acks="none". TIMED: whether each message has a delivery time, if REPLY has due times."""
         self._queue = queue
         self._ids = ids
         self._sizes = sizes
@@ -177,17 +174,18 @@ class BatchReceipts:
         self._store_host = store_host
         self._log_offsets: Sequence[int] = self._reply.log_offsets
         self._timed = timed
-        self._scattered = bool(self._reply.queue_offsets or self._reply.due_ms)
+        #: Whether the messages have delivery times, or offsets that do not follow each other.
+        self._has_own_places = bool(self._reply.queue_offsets or self._reply.due_ms)
 
     def receipt(self, index: int) -> Receipt:
-        """Return the receipt of the message with INDEX in the batch."""
+        """Return the receipt of the message at INDEX of the batch."""
         reply, (topic, broker, number) = self._reply, self._queue
         message_id = self._ids[index].decode()
         if reply is _NO_REPLY:
             return Receipt(topic, broker, number, -1, -1, message_id, "none", 0, "")
         due_ms, handle = 0, ""
         queue_offset = reply.first_queue_offset + index
-        if self._scattered:  # Some are delayed, or do not follow each other.
+        if self._has_own_places:
             due_ms = reply.due_ms[index] if reply.due_ms else 0
             if due_ms and self._timed[index]:
                 handle = encode_handle(topic, broker, due_ms, message_id)
@@ -228,8 +226,9 @@ class Receipts(Sequence[Receipt]):
 
     @classmethod
     def joined(cls, parts: Iterable[tuple[Sequence[int] | None, Receipts | None]]) -> Receipts:
-        """Return the receipts of PARTS in one row: those of each at its indexes, if it has some, else one part after
-        the other.
+        """Return the receipts of PARTS as one sequence.
+
+        The receipts of a part are placed at its indexes. Parts without indexes follow each other.
         """
         row: list[tuple[BatchReceipts, int, int]] = []
         placed: dict[int, tuple[BatchReceipts, int, int]] = {}
@@ -243,7 +242,7 @@ class Receipts(Sequence[Receipt]):
         return cls(row + [placed[index] for index in sorted(placed)])
 
     def _singles(self) -> Iterator[tuple[BatchReceipts, int, int]]:
-        """Yield each message as a part of its own, in order."""
+        """Yield one part per message, in order."""
         for batch, first, count in self._parts:
             for index in range(first, first + count):
                 yield batch, index, 1
@@ -260,7 +259,9 @@ class Receipts(Sequence[Receipt]):
             return [self[position] for position in range(*index.indices(len(self)))]
         position = index + len(self) if index < 0 else index
         if not 0 <= position < len(self):
-            raise IndexError(f"receipt {index} of {len(self)}")
+            raise IndexError(
+                f"receipt index {index} is out of range: there are {len(self)} receipts"
+            )
         part = bisect_right(self._begins, position) - 1
         batch, first, _ = self._parts[part]
         return batch.receipt(first + position - self._begins[part])
@@ -271,28 +272,26 @@ class Receipts(Sequence[Receipt]):
                 yield batch.receipt(index)
 
     def __repr__(self) -> str:
-        return f"<Receipts of {len(self)} messages in {len(self._parts)} runs>"
+        return f"<Receipts of {len(self)} messages in {len(self._parts)} batches>"
 
-
-# --- futures
 
 _FINISHED: Final = "FINISHED"
-#: Makes what futures have on demand: two threads may ask for one's at once.
-_making = threading.Lock()
+#: Held while a lazy attribute of a future is created, because two threads may need it at the same time.
+_lazy_lock = threading.Lock()
 
 
-def _make_lock_anew() -> None:
-    """In a process that was forked just now: a thread that is not there may hold it."""
-    global _making
-    _making = threading.Lock()
+def _replace_lazy_lock() -> None:
+    """Replace the lock in a forked process: a thread that does not exist there may hold it."""
+    global _lazy_lock
+    _lazy_lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):  # Windows has neither.
-    os.register_at_fork(after_in_child=_make_lock_anew)
+if hasattr(os, "register_at_fork"):  # Windows has no fork.
+    os.register_at_fork(after_in_child=_replace_lazy_lock)
 
 
 class _Watch:
-    """What `concurrent.futures.wait` and `as_completed` need of a future."""
+    """The attributes of a future that `concurrent.futures.wait` and `as_completed` need."""
 
     __slots__ = ("condition", "waiters")
 
@@ -302,34 +301,35 @@ class _Watch:
 
 
 class SendFuture(Future[Receipt]):
-    """The receipt of one message, or why there is none. It cannot be cancelled.
+    """The future receipt of one message. It cannot be cancelled.
 
-    It works with `concurrent.futures.wait` and `asyncio.wrap_future`. What callbacks and waiting threads need is made
-    when they first ask for it, so that a message that nobody waits for costs a quarter of a microsecond here.
+    It works with `concurrent.futures.wait` and `asyncio.wrap_future`. Its lock and its list of callbacks are created
+    when they are first needed. So a future that no thread waits for costs a quarter of a microsecond.
 
-    Without a lock: a caller that waits for the end appends to `_hearing` and then looks at `_state`; who settles sets
-    `_state` and then takes from `_hearing`. So one of the two sees the other, and because an entry is taken out before
-    it is called once, by any thread. Threads that wait are in front: no callback keeps them waiting.
+    It settles without a lock. A thread that waits appends to `_callbacks` and then reads `_state`. The thread that
+    settles sets `_state` and then takes callbacks from `_callbacks`. So at least one of the two sees the other. A
+    callback is removed from the list before it is called, so only one thread calls it. Waiting threads are at the front
+    of the list, so that no callback delays them.
     """
 
-    # These are what Future's own methods work with; all but _state are made on demand.
+    # The methods of Future use these. All but _state are created when they are needed.
     _state = "RUNNING"
     _exception: BaseException | None = None
     _watch: _Watch | None = None
-    _hearing: list[partial[Any]] | None = None
+    _callbacks: list[partial[Any]] | None = None
     _receipts: BatchReceipts
     _index: int
-    #: What was sent, until it is settled, and its bytes: so that a row of messages is a row of these, and the collector
-    #: of garbage has no third object per message to look at.
+    #: The message that was sent, until the future is settled, and its size. They are attributes of the future, so that
+    #: the garbage collector has no third object per message to visit.
     message: Message | None = None
     size_bytes: int = 0
 
-    __init__ = object.__init__  # Future's would make the lock
+    __init__ = object.__init__  # The one of Future would create a lock.
 
-    def _watched(self) -> _Watch:
+    def _lazy_watch(self) -> _Watch:
         watch = self._watch
         if watch is None:
-            with _making:
+            with _lazy_lock:
                 watch = self._watch
                 if watch is None:
                     watch = self._watch = _Watch()
@@ -337,11 +337,11 @@ class SendFuture(Future[Receipt]):
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]
-        return self._watched().condition
+        return self._lazy_watch().condition
 
     @property
     def _waiters(self) -> list[Any]:  # type: ignore[override]
-        return self._watched().waiters
+        return self._lazy_watch().waiters
 
     @property
     def _result(self) -> Receipt:  # type: ignore[override]
@@ -357,7 +357,10 @@ class SendFuture(Future[Receipt]):
         try:
             raise error
         finally:
-            del self, error  # As Future does: else error and frame would hold each other.
+            del (
+                self,
+                error,
+            )  # As in Future: otherwise the error and the frame would reference each other.
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if self._state is not _FINISHED:
@@ -365,13 +368,13 @@ class SendFuture(Future[Receipt]):
         return self._exception
 
     def _wait(self, timeout: float | None) -> None:
-        """Return once it is settled; raise TimeoutError after TIMEOUT seconds."""
+        """Return when it is settled. Raises TimeoutError after TIMEOUT seconds."""
         waiting = threading.Lock()
         waiting.acquire()
         entry: partial[Any] = partial(_wake, waiting)
-        hearing = self._hearing_now()
+        callbacks = self._lazy_callbacks()
         try:
-            hearing.insert(0, entry)
+            callbacks.insert(0, entry)
             while self._state is not _FINISHED:
                 if timeout is None:
                     waiting.acquire()
@@ -381,63 +384,61 @@ class SendFuture(Future[Receipt]):
                 ):
                     raise TimeoutError
         finally:
-            _taken_out(hearing, entry)
+            _remove(callbacks, entry)
 
-    def _hearing_now(self) -> list[partial[Any]]:
-        """Return the callbacks for the end: one list, whichever thread asks first."""
-        hearing = self._hearing
-        if hearing is None:
-            with _making:
-                hearing = self._hearing
-                if hearing is None:
-                    hearing = self._hearing = []
-        return hearing
+    def _lazy_callbacks(self) -> list[partial[Any]]:
+        """Return the list of callbacks, the same one to all threads."""
+        callbacks = self._callbacks
+        if callbacks is None:
+            with _lazy_lock:
+                callbacks = self._callbacks
+                if callbacks is None:
+                    callbacks = self._callbacks = []
+        return callbacks
 
     def add_done_callback(self, fn: Callable[[Future[Receipt]], object]) -> None:
-        """Have FN called with this future once it is settled, by the client's thread; at once if it is."""
-        entry: partial[Any] = partial(
-            fn
-        )  # Told from others by what it is, whatever FN makes of `==`.
+        """Call FN with this future when it is settled, in the client's thread; at once if it is settled already."""
+        # A partial is compared by identity, so that FN need not define a usable `==`.
+        entry: partial[Any] = partial(fn)
         if self._state is not _FINISHED:
-            hearing = self._hearing_now()
-            hearing.append(entry)
-            if self._state is not _FINISHED or not _taken_out(hearing, entry):
+            callbacks = self._lazy_callbacks()
+            callbacks.append(entry)
+            if self._state is not _FINISHED or not _remove(callbacks, entry):
                 return
         self._call(entry)
 
     def _call(self, entry: partial[Any]) -> None:
         try:
             entry(self)
-        except (
-            Exception
-        ):  # The edge: the application's callback may raise anything; Future logs it so.
+        except Exception:
+            # The application's callback may raise anything. Future logs it in the same way.
             _futures_logger.exception("exception calling callback for %r", self)
 
     def cancel(self) -> bool:
-        """Return False: what was taken is sent."""
+        """Return False: a message that was accepted is sent."""
         return False
 
     def acknowledge(self, receipts: BatchReceipts, index: int) -> None:
-        """Have the receipt with INDEX in RECEIPTS as the result."""
+        """Settle the future with the receipt at INDEX of RECEIPTS."""
         acknowledge_all((self,), receipts, index)
 
-    def refuse(self, error: BaseException) -> None:
-        """Raise ERROR to those who ask."""
+    def fail(self, error: BaseException) -> None:
+        """Settle the future with ERROR."""
         self._exception = error
         self.message = None
-        # Who asks from here on sees the end; who asked before is told below.
+        # Callers that look at the state from here on see the end. Earlier callers have a callback.
         self._state = _FINISHED
-        self._tell()
+        self._call_all()
 
     def set_result(self, result: Receipt) -> None:
-        raise AssertionError("a SendFuture is settled by acknowledge or refuse")
+        raise AssertionError("a SendFuture is settled by acknowledge or fail")
 
     def set_exception(self, exception: BaseException | None) -> None:
         assert exception is not None
-        self.refuse(exception)
+        self.fail(exception)
 
-    def _tell(self) -> None:
-        """Call all callbacks for the end."""
+    def _call_all(self) -> None:
+        """Wake `concurrent.futures.wait`, then call and remove all callbacks."""
         if (watch := self._watch) is not None:
             with watch.condition:
                 for waiter in watch.waiters:
@@ -446,11 +447,11 @@ class SendFuture(Future[Receipt]):
                     else:
                         waiter.add_exception(self)
                 watch.condition.notify_all()
-        hearing = self._hearing
-        while hearing:
+        callbacks = self._callbacks
+        while callbacks:
             try:
-                entry = hearing.pop(0)
-            except IndexError:  # Whoever added it last saw the end, and took it out.
+                entry = callbacks.pop(0)
+            except IndexError:  # The thread that added it saw the end, and has removed it.
                 return
             self._call(entry)
 
@@ -459,76 +460,83 @@ def _wake(waiting: threading.Lock, _: object) -> None:
     waiting.release()
 
 
-def _taken_out(hearing: list[partial[Any]], entry: partial[Any]) -> bool:
-    """Take ENTRY out of HEARING; return False if somebody else has."""
+def _remove(callbacks: list[partial[Any]], entry: partial[Any]) -> bool:
+    """Remove ENTRY from CALLBACKS; return False if another thread has removed it."""
     try:
-        hearing.remove(entry)
+        callbacks.remove(entry)
     except ValueError:
         return False
     return True
 
 
 def message_of(future: SendFuture) -> Message:
-    """Return the message of FUTURE, which is not settled yet."""
+    """Return the message of FUTURE, which must not be settled yet."""
     message = future.message
-    assert message is not None, "it was settled"
+    assert message is not None, "the future is settled"
     return message
 
 
 def acknowledge_all(futures: Sequence[SendFuture], receipts: BatchReceipts, first: int) -> None:
-    """Give FUTURES their receipts, which are those of RECEIPTS from FIRST on."""
+    """Settle FUTURES with their receipts: those of RECEIPTS from index FIRST on."""
     for index, future in enumerate(futures, first):
         future._receipts = receipts
         future._index = index
         future.message = None
         future._state = _FINISHED
-        if future._hearing or future._watch is not None:
-            future._tell()
+        if future._callbacks or future._watch is not None:
+            future._call_all()
 
 
 class SendOutcome(Protocol):
-    """Where an acknowledgement or an error goes: an asyncio or a concurrent future, or a part of a larger one."""
+    """Gets an acknowledgement or an error: an asyncio or concurrent future, or a part of a CombinedResult."""
 
     def done(self) -> bool: ...
     def set_result(self, result: Any, /) -> None: ...
     def set_exception(self, exception: BaseException, /) -> None: ...
 
 
-#: Returns an outcome for the messages from FIRST up to END of a sending that tells others before the given one.
+#: Called with FIRST, END and a result. Returns a result that notifies others about the messages from FIRST up to END,
+#: then settles the given one.
 Watch: TypeAlias = Callable[[int, int, SendOutcome], SendOutcome]
 
 
 class CombinedResult:
-    """One outcome for messages that travel in several runs: their receipts in order, or the first error at the end."""
+    """One result for messages in several batches: their receipts in order, or the first error.
+
+    It is settled when all batches have ended.
+    """
 
     def __init__(self, outcome: SendOutcome) -> None:
         self._outcome = outcome
-        #: Which messages each part has (None: those that follow the part before), and their receipts.
+        #: The indexes of the messages of each part (None: those after the part before), and their receipts.
         self._parts: list[tuple[Sequence[int] | None, Receipts | None]] = []
         self._missing = 0
         self._complete = False
         self._error: BaseException | None = None
 
     def part(self, indexes: Sequence[int] | None = None) -> SendOutcome:
-        """Return the outcome for the next batch; INDEXES, of its messages in the whole: of all parts, or of none."""
+        """Return the result for the next batch.
+
+        INDEXES: the indexes of its messages among all messages. Either all parts have indexes, or none.
+        """
         self._parts.append((indexes, None))
         self._missing += 1
         return _Part(self, len(self._parts) - 1)
 
     def no_more_parts(self, error: BaseException | None = None) -> None:
-        """All runs are known; ERROR says why messages after them will not be sent."""
+        """Note that there are no more batches. ERROR: why the remaining messages are not sent."""
         self._complete = True
         self._error = self._error or error
-        self._tell()
+        self._settle_if_complete()
 
     def settle(self, index: int, receipts: Receipts | None, error: BaseException | None) -> None:
-        """Take what became of part INDEX."""
+        """Note the RECEIPTS of part INDEX, or its ERROR."""
         self._parts[index] = self._parts[index][0], receipts
         self._error = self._error or error
         self._missing -= 1
-        self._tell()
+        self._settle_if_complete()
 
-    def _tell(self) -> None:
+    def _settle_if_complete(self) -> None:
         if self._missing or not self._complete or self._outcome.done():
             return
         if self._error is not None:
@@ -538,7 +546,7 @@ class CombinedResult:
 
 
 class _Part:
-    """The outcome of one batch of a combined sending."""
+    """The result of one batch in a CombinedResult."""
 
     __slots__ = ("_done", "_index", "_whole")
 

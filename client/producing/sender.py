@@ -1,6 +1,6 @@
-"""The core of both producers: a message's way from `send` to its receipt.
+"""The core of both producers: it takes a message from `send` to its receipt.
 
-The docstring of `Producer.send` lists the steps. Messages for a topic whose route is unknown wait for it together, in
+The docstring of `Producer.send` lists the steps. Messages for a topic whose route is unknown wait for the route, in
 order. Not thread-safe, except `budget`, `size_of`, `intake` and `transaction`: the producer's event loop owns it.
 """
 
@@ -54,12 +54,12 @@ from .transaction_checks import Checker, Transacting
 if TYPE_CHECKING:
     from ..consuming.atomic_reading import AtomicReading
 
-#: A route that is younger is not asked for again because a message names a queue that it does not have.
-_ASKED_MS: Final = 200
+#: If a message names an unknown queue, the route is looked up again, unless it is younger than this.
+_FRESH_ROUTE_MS: Final = 200
 
 
 class Sender:
-    """Sends what the faces bring; see producer.py for what they promise."""
+    """Sends the messages of one producer, `Producer` or `AsyncProducer`."""
 
     def __init__(self, config: ProducerConfig, session: Session, checker: Checker | None) -> None:
         self.config = config
@@ -73,22 +73,22 @@ class Sender:
             random=session.random,
             run_bytes=config.batch_max_bytes,
         )
-        self._tell_added = getattr(self._choice, "on_added", None)
-        #: What waits for the route of its topic, in order.
+        self._on_added = getattr(self._choice, "on_added", None)
+        #: By topic, the parts that wait for its route, in order.
         self._unrouted: dict[str, list[Part]] = {}
-        #: Tasks that will bring more to the accumulator: routes being found, long sendings under way.
-        self._bringing: set[asyncio.Task[object]] = set()
+        #: Tasks that will add to the accumulator: they find a route, or wait for memory for a large `send_many`.
+        self._adding: set[asyncio.Task[object]] = set()
         self._accumulator = Accumulator(config, self.budget)
         self._delivery: Delivery | None = None
         self._identity: ProducerIdentity | None = None
         self._transacting = Transacting(config, session, checker)
         self._closed = False
         self._disconnected = False
-        #: False: `check_open` tells why.
+        #: If False, `check_open` raises the reason.
         self.is_open = False
 
     async def start(self) -> None:
-        """Get ready to send; nothing is connected yet."""
+        """Prepare to send. This opens no connection."""
         session = self._session
         host = await local_host(session.name_servers.addresses[0])
         ids = UniqueIds(session.clock.unix_ms, os.getpid(), session.random)
@@ -114,22 +114,20 @@ class Sender:
             self._delivery.wake()
 
     def metrics(self) -> ProducerMetrics:
-        """Return what was done so far."""
+        """Return the metrics of this producer."""
         return ProducerMetrics.of(self._counters, self.budget)
 
     def check_open(self) -> None:
-        """Raise ClientClosed unless messages are taken, and ProducerFenced if another took this producer's place."""
+        """Raise ClientClosed if the producer is not open, or ProducerFenced if another one has replaced it."""
         if self._closed:
-            raise ClientClosed("the producer was closed; make a new one to go on sending")
+            raise ClientClosed("the producer is closed: create a new one to send more")
         if self._delivery is None:
-            raise ClientClosed("the producer was not started: use it in a `with` block")
+            raise ClientClosed("the producer is not started: use it in a `with` block")
         if self._delivery.fatal is not None:
             raise self._delivery.fatal
 
-    # --- from what is given to what is sent
-
     async def send(self, message: object, value: Any, parts: MessageParts) -> Receipt:
-        """Send what the arguments of a face's `send` ask for; return its receipt once it is acknowledged."""
+        """Send the message for the arguments of `Producer.send`; return its receipt when it is acknowledged."""
         self.check_open()
         intake = self.intake
         if (
@@ -138,72 +136,72 @@ class Sender:
             and value is NO_VALUE
             and not parts
         ):
-            return await self._send_taken(message)
+            return await self._send_final(message)
         if type(message) is str and value is not NO_VALUE and not intake.interceptors:
             await intake.gate.wait(message)
-            return await self._send_taken(intake.made(message, value, parts))
-        sending = intake.offered(message, value, parts)
-        with intake.telling(sending):
+            return await self._send_final(intake.prepare(message, value, parts))
+        sending = intake.intercepted(message, value, parts)
+        with intake.reporting_errors(sending):
             if isinstance(sending, UnserializedMessage):
                 await intake.gate.wait(sending.topic)
-            taken = intake.message(sending)
-            size_bytes = await self._room(taken)
-        return await self._watched(sending, taken, size_bytes)
+            final = intake.final(sending)
+            size_bytes = await self._reserve(final)
+        return await self._accept_observed(sending, final, size_bytes)
 
     def send_nowait(
         self, message: object, value: Any, parts: MessageParts
     ) -> asyncio.Future[Receipt]:
-        """Take what the arguments ask for, without waiting for anything; return the future of its receipt."""
+        """Accept the message for the arguments of `Producer.send` without waiting; return the future of its receipt."""
         self.check_open()
         intake = self.intake
         if type(message) is str and value is not NO_VALUE and not intake.interceptors:
-            message, value, parts = intake.made(message, value, parts), NO_VALUE, {}
-        sending = intake.offered(message, value, parts)
-        with intake.telling(sending):
-            taken = intake.message(sending)
-            size_bytes = self.size_of(taken)
+            message, value, parts = intake.prepare(message, value, parts), NO_VALUE, {}
+        sending = intake.intercepted(message, value, parts)
+        with intake.reporting_errors(sending):
+            final = intake.final(sending)
+            size_bytes = self.size_of(final)
             if not self.budget.take(size_bytes):
-                raise self.budget.full("now")
-        return self._watched(sending, taken, size_bytes)
+                raise self.budget.full_error("when the message was sent")
+        return self._accept_observed(sending, final, size_bytes)
 
     async def send_many(
         self, messages: Iterable[Message] | str, values: Iterable[Any], parts: ManyParts
     ) -> Receipts:
-        """Send what the arguments of `send_many` ask for. Return the receipts."""
+        """Send the messages for the arguments of `Producer.send_many`. Return the receipts."""
         return await self.send_many_nowait(messages, values, parts)
 
     def send_many_nowait(
         self, messages: Iterable[Message] | str, values: Iterable[Any], parts: ManyParts
     ) -> asyncio.Future[Receipts]:
-        """Start to send what the arguments ask for. Return the future of the receipts."""
+        """Start to send the messages for the arguments of `send_many`. Return the future of the receipts."""
         self.check_open()
         outcome: asyncio.Future[Receipts] = asyncio.get_running_loop().create_future()
-        taken, watch = self.intake.many(messages, values, parts)
-        self.accept_many(taken, outcome, watch)
+        final, watch = self.intake.prepare_many(messages, values, parts)
+        self.accept_many(final, outcome, watch)
         return outcome
 
-    async def _send_taken(self, message: Message) -> Receipt:
-        size_bytes = await self._room(message)
+    async def _send_final(self, message: Message) -> Receipt:
+        size_bytes = await self._reserve(message)
         outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self.accept(message, size_bytes, outcome)
         return await outcome
 
-    async def _room(self, message: Message) -> int:
-        """Wait for room for MESSAGE; return the bytes that it takes."""
+    async def _reserve(self, message: Message) -> int:
+        """Wait until the budget has memory for MESSAGE, and take it; return the size."""
         size_bytes = self.size_of(message)
         await self.budget.take_within(size_bytes, self.config.max_block_ms)
         return size_bytes
 
-    def _watched(
-        self, sending: Sending, taken: Message, size_bytes: int
+    def _accept_observed(
+        self, sending: Sending, final: Message, size_bytes: int
     ) -> asyncio.Future[Receipt]:
-        """Send TAKEN; return the future of its receipt, of which the interceptors hear first, as of SENDING."""
+        """Send FINAL; return the future of its receipt. The interceptors are notified first, with SENDING."""
         outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self.accept(taken, size_bytes, self.intake.watched(sending, outcome))
+        self.accept(final, size_bytes, self.intake.observed(sending, outcome))
         return outcome
 
     def size_of(self, message: Message) -> int:
-        """Return the bytes that MESSAGE takes; raise InvalidArgument if it is something else, or MessageTooLarge."""
+        """Return the size of MESSAGE in bytes. Raises InvalidArgument if it is no Message, or MessageTooLarge."""
         if not isinstance(message, Message):
             raise InvalidArgument(
                 f"send takes a Message, not {type(message).__name__}: write Message(topic, body)",
@@ -212,7 +210,8 @@ class Sender:
         size_bytes, limit = record_size(message), self.config.max_request_size
         if size_bytes > limit:
             raise MessageTooLarge(
-                f"the message takes {size_bytes} bytes, max_request_size is {limit}: raise that, or send less",
+                f"the message takes {size_bytes} bytes: the limit is {limit} (max_request_size). Raise the limit, or"
+                " send a smaller message.",
                 field="max_request_size",
                 limit=limit,
                 value=size_bytes,
@@ -220,79 +219,77 @@ class Sender:
         return size_bytes
 
     def transaction(self, message: object, value: Any, parts: MessageParts) -> AsyncTransaction:
-        """Return a transaction of what the arguments ask for, which has not started."""
-        sending = self.intake.offered(message, value, parts)
-        with self.intake.telling(sending):
-            taken = self.intake.message(sending)
-            return self._transacting.transaction(taken, partial(self._send_half, sending))
+        """Return a transaction, not started yet, of the message for the arguments."""
+        sending = self.intake.intercepted(message, value, parts)
+        with self.intake.reporting_errors(sending):
+            final = self.intake.final(sending)
+            return self._transacting.transaction(final, partial(self._send_half, sending))
 
     def atomic_commit(self, reading: AtomicReading) -> AsyncAtomicCommit:
-        """Return an atomic commit of what READING reads, which has not started."""
+        """Return an atomic commit, not started yet, for the messages that READING reads."""
         self.check_open()
-        assert self._identity is not None, "it was started"
+        assert self._identity is not None, "the producer was started"
         return AsyncAtomicCommit(
             self.config, self._session, self.intake, self._choice, self._identity, reading
         )
 
     async def _send_half(self, sending: Sending, half: Message) -> Receipt:
-        with self.intake.telling(sending):
+        with self.intake.reporting_errors(sending):
             self.check_open()
-            size_bytes = await self._room(half)
-        return await self._watched(sending, half, size_bytes)
-
-    # --- what is sent, in parts
+            size_bytes = await self._reserve(half)
+        return await self._accept_observed(sending, half, size_bytes)
 
     def accept(self, message: Message, size_bytes: int, outcome: SendOutcome) -> None:
-        """Send MESSAGE, for which SIZE_BYTES were taken from the budget; OUTCOME gets its Receipt."""
-        self._take_in(JointPart((message,), size_bytes, outcome, single=True))
+        """Send MESSAGE, for which SIZE_BYTES were taken from the budget; `outcome` gets its Receipt."""
+        self._accept_part(JointPart((message,), size_bytes, outcome, single=True))
 
     def accept_row(self, futures: Sequence[SendFuture]) -> None:
         """Send the messages of FUTURES, whose bytes were taken from the budget; they get the Receipts."""
         messages = [future.message for future in futures]
         if len(set(map(PLACE, messages))) == 1:
-            self._take_in(SinglesPart.of(futures))
+            self._accept_part(SinglesPart.of(futures))
             return
         by_topic: dict[str, list[SendFuture]] = {}
         for future in futures:
             by_topic.setdefault(message_of(future).topic, []).append(future)
         for of_topic in by_topic.values():
-            # The order of what goes to one queue holds, also between messages that name it and others.
+            # Keeps the order within a queue, also between messages that name the queue and messages that do not.
             for _, group in groupby(of_topic, lambda future: message_of(future).placed):
-                self._take_in(SinglesPart.of(list(group)))
+                self._accept_part(SinglesPart.of(list(group)))
 
     def accept_many(
         self, messages: Sequence[Message], outcome: SendOutcome, watch: Watch | None = None
     ) -> None:
-        """Send MESSAGES as the budget allows; OUTCOME gets Receipts. WATCH gets each part before."""
+        """Send MESSAGES when the budget has memory for them; `outcome` gets Receipts. WATCH observes each part."""
         combined = CombinedResult(outcome)
         if self._disconnected:
-            return _refuse_rest(messages, 0, combined, watch, _closed_before())
+            return _fail_rest(messages, 0, combined, watch, _closed_before())
         parts = parts_of(messages, self.config, self.size_of)
         try:
             first = next(parts, None)
         except PocketMQError as error:
-            return _refuse_rest(messages, 0, combined, watch, error)
+            return _fail_rest(messages, 0, combined, watch, error)
         if first is None:
             combined.no_more_parts()
         elif len(first[0]) == len(messages) and self.budget.take(first[1]):
-            self._take_part(first, 0, combined, watch)  # A list for one batch needs no task.
+            self._accept_next(first, 0, combined, watch)  # A list for one batch needs no task.
             combined.no_more_parts()
         else:
-            self._bring(self._feed(messages, chain((first,), parts), combined, watch))
+            self._spawn_adding(self._feed(messages, chain((first,), parts), combined, watch))
 
-    def _take_part(
+    def _accept_next(
         self,
         part: tuple[Sequence[Message], int],
         begin: int,
         combined: CombinedResult,
         watch: Watch | None,
     ) -> None:
-        """Send PART, which has its bytes: those of the messages from BEGIN on that fit a batch."""
+        """Send PART, the messages from index BEGIN on that fit into one batch. Its bytes were taken from the budget."""
         messages, size_bytes = part
         outcome = combined.part()
         if watch is not None:
             outcome = watch(begin, begin + len(messages), outcome)
-        self._take_in(JointPart(messages, size_bytes, outcome))
+        self._accept_part(JointPart(messages, size_bytes, outcome))
 
     async def _feed(
         self,
@@ -305,27 +302,25 @@ class Sender:
         try:
             for part in parts:
                 await self.budget.take_within(part[1], self.config.max_block_ms)
-                self._take_part(part, begin, combined, watch)
+                self._accept_next(part, begin, combined, watch)
                 begin += len(part[0])
-                await asyncio.sleep(0)  # Lets the batch leave before the next one is encoded.
+                await asyncio.sleep(0)  # So that the batch is sent before the next one is encoded.
         except PocketMQError as error:
-            _refuse_rest(messages, begin, combined, watch, error)
+            _fail_rest(messages, begin, combined, watch, error)
         except asyncio.CancelledError:
             closed = ClientClosed("the producer was closed while sending")
-            _refuse_rest(messages, begin, combined, watch, closed)
+            _fail_rest(messages, begin, combined, watch, closed)
             raise
         else:
             combined.no_more_parts()
 
-    def _bring(self, work: Coroutine[object, object, None]) -> None:
+    def _spawn_adding(self, work: Coroutine[object, object, None]) -> None:
         task = self._session.tasks.spawn(work)
-        self._bringing.add(task)
-        task.add_done_callback(self._bringing.discard)
+        self._adding.add(task)
+        task.add_done_callback(self._adding.discard)
 
-    # --- its route, its queue
-
-    def _take_in(self, part: Part) -> None:
-        """Hand PART on to the accumulator, or have it wait for its route."""
+    def _accept_part(self, part: Part) -> None:
+        """Pass PART to the accumulator, or let it wait for its route."""
         if self._disconnected:
             return self._fail(part, _closed_before())
         topic = part.messages[0].topic
@@ -334,14 +329,14 @@ class Sender:
         if route is None:
             self._wait_for_route(topic, part)
         elif part.messages[0].placed and self._is_outdated(route, part):
-            routes.forget(topic)  # Asked for once: the queue that is named may be a new one.
+            routes.forget(topic)  # The queue that the message names may be new.
             self._wait_for_route(topic, part)
         else:
             self._place(part, route)
 
     def _is_outdated(self, route: Route, part: Part) -> bool:
-        """Does PART name a queue that ROUTE does not know, which was not asked for just now?"""
-        if self._session.clock.now_ms() - route.fetched_ms < _ASKED_MS:
+        """Return whether PART names a queue that ROUTE does not have, and ROUTE is not fresh."""
+        if self._session.clock.now_ms() - route.fetched_ms < _FRESH_ROUTE_MS:
             return False
         messages = part.messages if isinstance(part, SinglesPart) else part.messages[:1]
         wanted = {message.queue for message in messages} - {None}
@@ -355,7 +350,7 @@ class Sender:
         waiting = self._unrouted.get(topic)
         if waiting is None:
             self._unrouted[topic] = [part]
-            self._bring(self._find_route(topic))
+            self._spawn_adding(self._find_route(topic))
         else:
             waiting.append(part)
 
@@ -371,17 +366,17 @@ class Sender:
             self._place(part, route)
 
     def _place(self, part: Part, route: Route) -> None:
-        """Choose where PART goes, and let the accumulator have it."""
+        """Choose the queue of PART, and pass PART to the accumulator."""
         assert self._delivery is not None
         try:
             if isinstance(part, SinglesPart):
                 self._place_singles(part, route)
             else:
                 self._place_joint(part, route)
-        except Exception as error:  # The application's queue choice may raise anything.
+        except Exception as error:  # The application's queue selector may raise anything.
             self._fail(part, error)
         if isinstance(part, SinglesPart):
-            self._delivery.send_ready()  # A row is what has gathered already.
+            self._delivery.send_ready()  # These messages have gathered already, so do not wait for more.
         else:
             self._delivery.wake()
 
@@ -395,14 +390,17 @@ class Sender:
             shares = part.shares(list(by_queue.values()))
             for queue, share in zip(by_queue, shares, strict=True):
                 self._accumulator.add(queue, share, now_ms, pinned=True)
-                self._tell(queue, share.size_bytes)
+                self._note_added(queue, share.size_bytes)
             return
         queue, pinned = self._queue_for(messages[0], len(messages), part.size_bytes, route)
         self._accumulator.add(queue, part, now_ms, pinned=pinned)
-        self._tell(queue, part.size_bytes)
+        self._note_added(queue, part.size_bytes)
 
     def _place_singles(self, singles: SinglesPart, route: Route) -> None:
-        """Send SINGLES in as few batches as possible. If the queue choice raises, its message and all after it fail."""
+        """Send SINGLES in as few batches as possible.
+
+        If the queue selector raises, the message that it was called for fails, and so do all messages after it.
+        """
         now_ms = self._session.clock.now_ms()
         if not self._choice.for_a_run or singles.messages[0].placed:
             return self._place_singly(singles, route, now_ms)
@@ -411,10 +409,10 @@ class Sender:
             size_bytes = ends[begin + 1] - ends[begin]
             try:
                 queue, pinned = self._queue_for(singles.messages[begin], 1, size_bytes, route)
-            except Exception as error:  # As in `_place`: what has its place by now keeps it.
+            except Exception as error:  # As in `_place`. Messages before this one are sent.
                 return self._fail(singles.part(begin, len(singles.messages)), error)
             end = self._accumulator.add_singles(queue, singles, begin, now_ms, pinned=pinned)
-            self._tell(queue, ends[end] - ends[begin])
+            self._note_added(queue, ends[end] - ends[begin])
             begin = end
 
     def _place_singly(self, singles: SinglesPart, route: Route, now_ms: int) -> None:
@@ -423,24 +421,24 @@ class Sender:
         for index, message in enumerate(singles.messages):
             try:
                 queue = queue_for(message, route, self._choice)
-            except (
-                Exception
-            ) as error:  # As in `_place`: each sender gets the error of its own message.
+            except Exception as error:
+                # As in `_place`. Only the sender of this message gets the error.
                 self._fail(singles.part(index, index + 1), error)
             else:
                 by_queue.setdefault(queue, []).append(index)
         for queue, indexes in by_queue.items():
-            share = singles.taken(indexes)
+            share = singles.select(indexes)
             begin = 0
             while begin < len(indexes):
                 begin = self._accumulator.add_singles(queue, share, begin, now_ms, pinned=True)
-            self._tell(queue, share.size_bytes)
+            self._note_added(queue, share.size_bytes)
 
     def _queue_for(
         self, first: Message, count: int, size_bytes: int, route: Route
     ) -> tuple[Queue, bool]:
-        """Return where COUNT messages of together SIZE_BYTES go, of which FIRST is the first, and whether it is pinned:
-        a queue that was chosen for a message by what it is, or by its sender, is kept.
+        """Return the queue for COUNT messages, and whether it is pinned. FIRST is the first of them.
+
+        SIZE_BYTES is their total size. A queue is pinned if the message names it, or if it was chosen for this message.
         """
         pinned = first.placed or not self._choice.for_a_run
         queue: Queue | None = None
@@ -448,30 +446,28 @@ class Sender:
             queue = self._accumulator.open_queue(route.topic, count, size_bytes)
         return queue or queue_for(first, route, self._choice), pinned
 
-    def _tell(self, queue: Queue, size_bytes: int) -> None:
-        """Tell the queue choice, if it wants to know, that SIZE_BYTES more go to QUEUE."""
-        if self._tell_added is not None:
-            self._tell_added(queue, size_bytes)
+    def _note_added(self, queue: Queue, size_bytes: int) -> None:
+        """Call `on_added` of the queue selector, if it has this method: SIZE_BYTES more are sent to QUEUE."""
+        if self._on_added is not None:
+            self._on_added(queue, size_bytes)
 
     def _fail(self, part: Part, error: Exception) -> None:
         self._counters.messages_failed += len(part.messages)
-        part.refuse(error)
+        part.fail(error)
         self.budget.give(part.size_bytes)
 
-    # --- what is not sending
-
     async def recall(self, handle: str | Receipt) -> str:
-        """Take back the delayed message of HANDLE; return its id. Raises what producer.py says.
+        """Cancel the scheduled message of HANDLE; return its id. Raises the errors of `Producer.recall`.
 
-        Not tried again by itself: where an answer was lost, a second try may say MessageNotFound of what the first one
-        did.
+        It does not retry: after a lost reply, a second try may raise MessageNotFound although the first one succeeded.
         """
         self.check_open()
         session, text = self._session, recall_handle_of(handle)
         named = decode_handle(text)
         if named.broker not in await session.routes.brokers():
             raise RouteNotFound(
-                f"broker {named.broker!r}, which keeps the message, is not registered at {session.name_servers}",
+                f"broker {named.broker!r}, which stores the message, is not registered at {session.name_servers}: start"
+                " the broker, or check the addresses of the name servers",
                 broker=named.broker,
                 nameservers=session.name_servers,
             )
@@ -483,17 +479,18 @@ class Sender:
         return reply.message_id
 
     async def flush(self) -> None:
-        """Return once what was accepted before has been acknowledged or has failed."""
-        if self._bringing:
-            await asyncio.wait(set(self._bringing))
+        """Return when all messages accepted so far are acknowledged or have failed."""
+        if self._adding:
+            await asyncio.wait(set(self._adding))
         flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._accumulator.flush(lambda: None if flushed.done() else flushed.set_result(None))
         self._wake()
         await flushed
 
     async def close(self, timeout_ms: int) -> None:
-        """Take no more messages, wait up to TIMEOUT_MS for acknowledgements, fail the rest, disconnect, and close the
-        interceptors.
+        """Stop accepting messages, wait up to TIMEOUT_MS for acknowledgements, and fail the other messages.
+
+        Then disconnect, and close the interceptors.
         """
         self._transacting.close()
         if self._closed:
@@ -503,8 +500,8 @@ class Sender:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self.flush()
-                while self._bringing or self._accumulator.message_count:
-                    await self.flush()  # What threads that had seen it open passed meanwhile.
+                while self._adding or self._accumulator.message_count:
+                    await self.flush()  # Other threads may have sent more before they saw the end.
         except TimeoutError:
             self._give_up(timeout_ms)
         finally:
@@ -517,27 +514,28 @@ class Sender:
         self._unrouted.clear()
         count = self._accumulator.message_count + sum(len(p.messages) for p in waiting)
         error = ClientClosed(
-            f"the producer was closed; {count} messages were not acknowledged within {timeout_ms} ms",
+            f"the producer was closed before {count} messages were acknowledged: it waited {timeout_ms} ms. Pass a"
+            " longer timeout to close, or call flush before.",
             messages=count,
         )
         for part in waiting:
             self._fail(part, error)
         if self._delivery is not None:
-            self._delivery.end(error)
+            self._delivery.fail_all(error)
 
 
-def _refuse_rest(
+def _fail_rest(
     messages: Sequence[Message],
     begin: int,
     combined: CombinedResult,
     watch: Watch | None,
     error: PocketMQError,
 ) -> None:
-    """Tell the sender of MESSAGES that those from BEGIN on will not be sent, because of ERROR."""
+    """Fail those of MESSAGES that are not sent yet, from index BEGIN on, with ERROR."""
     if watch is not None:
         watch(begin, len(messages), combined.part()).set_exception(error)
     combined.no_more_parts(error)
 
 
 def _closed_before() -> ClientClosed:
-    return ClientClosed("the producer was closed before it could take the message")
+    return ClientClosed("the producer was closed before it accepted the message")

@@ -1,13 +1,14 @@
-"""Transactions for coroutines: a message that becomes visible only with the commit.
+"""Transactions: a message that consumers get only after its commit.
 
     with Producer(group="orders-service", checker=was_stored) as producer:
         with producer.transaction(Message("orders", b"...", key="order-1")) as transaction:
             database.store(order)                    # leaving the block commits, an exception rolls back
-        transaction.commit_receipt                   # where the message lies now
+        transaction.commit_receipt                   # where the message is stored now
 
-On entry the broker stores a half message, which no consumer gets. If the outcome does not arrive (the process died, the
-connection was lost, the block called `leave_open`), the broker asks a producer of the group some seconds later, and
-again (transaction_checks.py). If the acknowledgement of a half message was lost, two brokers may have it, and both ask.
+On entry the broker stores a half message, which no consumer gets. The broker may get neither a commit nor a rollback,
+because the process died, the connection was lost, or the block called `leave_open`. Then it asks a producer of the
+group some seconds later, and asks again (transaction_checks.py). If the acknowledgement of a half message was
+lost, two brokers may have stored it, and both ask.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypeVar
+from typing import Final, Self, TypeAlias, TypeVar
 
 from ...proto import errors
 from ...proto.facts import Facts
@@ -32,9 +33,6 @@ from ..message import Message
 from ..session import Session
 from .receipt import Receipt
 
-if TYPE_CHECKING:
-    pass
-
 logger = logging.getLogger(__name__)
 
 _PAUSE_MS: Final = 50
@@ -42,19 +40,19 @@ _PAUSE_MAX_MS: Final = 1_000
 
 
 class Resolution(enum.Enum):
-    """What becomes of a transaction. UNKNOWN: not decided yet, ask again later."""
+    """The decision about a transaction. UNKNOWN: not decided yet; the broker asks again later."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
     UNKNOWN = "unknown"
 
 
-#: What a local transaction or a checker may say; True is COMMIT, False ROLLBACK, None UNKNOWN.
+#: What a checker may return: True is COMMIT, False is ROLLBACK, None is UNKNOWN.
 Verdict: TypeAlias = Resolution | bool | None
 
 Answer = TypeVar("Answer")
 
-#: Sends a message; returns its receipt once it is acknowledged.
+#: Sends a message; returns its receipt when it is acknowledged.
 Send: TypeAlias = Callable[[Message], Awaitable[Receipt]]
 
 _WIRE: Final = {
@@ -70,14 +68,14 @@ _BY_VERDICT: Final[dict[object, Resolution]] = {
 
 
 def resolution_of(verdict: object) -> Resolution:
-    """Return the resolution that VERDICT means; raise InvalidArgument for what is none."""
+    """Return the resolution for VERDICT. Raises InvalidArgument if VERDICT is of another type."""
     if isinstance(verdict, Resolution):
         return verdict
     if verdict is None or isinstance(verdict, bool):
         return _BY_VERDICT[verdict]
     raise errors.InvalidArgument(
-        f"a verdict is {type(verdict).__name__}: return True to commit, False to roll back, None for"
-        " not known yet",
+        f"the verdict about a transaction is of type {type(verdict).__name__}: return True to commit, False to roll"
+        " back, or None if it is not decided yet",
         field="verdict",
         value=str(verdict)[:64],
     )
@@ -90,19 +88,19 @@ def half_message(message: Message, group: str) -> Message:
     """
     if not group:
         raise errors.ConfigError(
-            "a producer needs a group for transactions, whose members the broker may ask for their outcome: write"
-            ' Producer(…, group="…")',
+            "transactions need a producer group, because the broker asks its members about unfinished transactions:"
+            ' write Producer(…, group="…")',
             field="group",
         )
     if message.timed or message.delay_level:
         raise errors.InvalidArgument(
-            "a message of a transaction is delivered when it is committed, and cannot be delayed as well: send it"
-            " without delay=…, deliver_at=… and delay_level=…",
+            "a message in a transaction cannot be delayed: it is delivered after the commit. Omit delay=…, deliver_at=…"
+            " and delay_level=…, or send it without a transaction.",
             field="delay",
         )
     if message.priority is not None:
         raise errors.InvalidArgument(
-            "a message of a transaction cannot have a priority: send it without priority=…",
+            "a message in a transaction cannot have a priority: omit priority=…",
             field="priority",
             value=message.priority,
         )
@@ -111,48 +109,48 @@ def half_message(message: Message, group: str) -> Message:
 
 
 class Ending:
-    """Tells brokers the outcome of transactions of GROUP. The client's event loop owns it."""
+    """Sends commits and rollbacks of the transactions of one group. The client's event loop owns it."""
 
     def __init__(self, session: Session, group: str, request_timeout_ms: int) -> None:
         self._session = session
         self._group = group
         self._request_timeout_ms = request_timeout_ms
 
-    async def tell(self, address: str, request: pb.EndTransactionRequest) -> pb.EndTransactionReply:
-        """Tell the broker at ADDRESS once; raise what it answers."""
+    async def send(self, address: str, request: pb.EndTransactionRequest) -> pb.EndTransactionReply:
+        """Send REQUEST to the broker at ADDRESS once. Raises the broker's error."""
         request.group = self._group
         connection = self._session.connections.to(address)
         return await connection.call(
             BROKER + "EndTransaction", request, pb.EndTransactionReply, self._request_timeout_ms
         )
 
-    async def insist(
+    async def send_until_answered(
         self, half: Receipt, resolution: Resolution, timeout_ms: int
     ) -> pb.EndTransactionReply:
-        """Tell the broker of HALF, again and again for TIMEOUT_MS while that may help.
+        """Send RESOLUTION to the broker of HALF; retry for up to TIMEOUT_MS.
 
-        Raises the broker's error, or SendFailed when the time is over: then the broker asks.
+        Raises the broker's error if a retry cannot help, or SendFailed after TIMEOUT_MS. Then the broker will ask.
         """
 
-        async def tell(address: str) -> pb.EndTransactionReply:
+        async def send(address: str) -> pb.EndTransactionReply:
             request = pb.EndTransactionRequest(
                 topic=half.topic,
                 transaction_id=half.message_id,
                 resolution=_WIRE[resolution],
                 half_log_offset=half.log_offset,
             )
-            return await self.tell(address, request)
+            return await self.send(address, request)
 
         def late(elapsed_ms: int, error: errors.PocketMQError) -> errors.SendFailed:
             return errors.SendFailed(
-                f"the outcome of transaction {half.message_id} ({resolution.value}) was not acknowledged by"
-                f" {half.broker} within {elapsed_ms} ms; it will ask for it. The last: {error.message}",
+                f"the {resolution.value} of transaction {half.message_id} was not acknowledged by broker {half.broker}"
+                f" within {elapsed_ms} ms: the broker will ask a producer of the group. Last error: {error.message}",
                 transaction_id=half.message_id,
                 last_error=type(error).__name__,
             )
 
         place = half.topic, half.broker
-        return await until_answered(self._session, place, tell, timeout_ms, late)
+        return await until_answered(self._session, place, send, timeout_ms, late)
 
 
 async def until_answered(
@@ -162,13 +160,14 @@ async def until_answered(
     timeout_ms: int,
     late: Callable[[int, errors.PocketMQError], errors.PocketMQError],
 ) -> Answer:
-    """Return what ASK(address) of the broker at PLACE, topic and broker, returns; ask again for TIMEOUT_MS.
+    """Call ASK with the address of a broker until it succeeds, for up to TIMEOUT_MS; return its result.
 
-    Raises what no repetition heals, or what LATE makes of the time that is over and the last error.
+    PLACE is (topic, broker). Raises errors that are not retriable. After TIMEOUT_MS, raises the error that LATE returns
+    for the elapsed milliseconds and the last error.
     """
     topic, broker = place
     clock = session.clock
-    begun_ms = clock.now_ms()
+    started_ms = clock.now_ms()
     pause_ms = _PAUSE_MS
     address = ""
     while True:
@@ -180,7 +179,7 @@ async def until_answered(
             if not error.retriable:
                 raise
             moved = session.routes.astray(broker, address, error)
-            elapsed_ms = clock.now_ms() - begun_ms
+            elapsed_ms = clock.now_ms() - started_ms
             if elapsed_ms + pause_ms >= timeout_ms:
                 raise late(elapsed_ms, error) from error
         if moved:
@@ -196,7 +195,7 @@ class AsyncTransaction(AsyncBlock):
     def __init__(
         self, config: ProducerConfig, send: Send, message: Message, ending: Ending
     ) -> None:
-        """Producers make it, with the half MESSAGE and what sends it."""
+        """Use `producer.transaction` instead. SEND sends the half message MESSAGE."""
         self._config = config
         self._send = send
         self._message = message
@@ -207,39 +206,40 @@ class AsyncTransaction(AsyncBlock):
 
     @property
     def receipt(self) -> Receipt:
-        """Where the half message lies; its message_id is the transaction's id."""
+        """The receipt of the half message. Its message_id is the id of the transaction."""
         if self._half is None:
             raise errors.ClientClosed(
-                "the transaction has not begun: use it in a `with` block, which sends the half message"
+                "the transaction has not started: use it in a `with` block, which sends the half message"
             )
         return self._half
 
     @property
     def commit_receipt(self) -> Receipt | None:
-        """Where the message lies that was committed; None: it was not."""
+        """The receipt of the message after the commit; None: it is not committed."""
         return self._committed
 
     @property
     def resolution(self) -> Resolution | None:
-        """What was decided; None: nothing yet."""
+        """The decision; None: not decided yet."""
         return self._resolution
 
     async def begin(self) -> None:
-        """Send the half message; `async with` does so."""
+        """Send the half message. `async with` calls it."""
         if self._half is None:
             self._half = await self._send(self._message)
 
     async def commit(self) -> Receipt:
-        """Make the message visible; return where it lies.
+        """Commit: consumers get the message. Return its receipt.
 
-        Raises what the broker refuses it with (TransactionResolved: it was given up), SendFailed if the broker was not
-        reached within delivery_timeout_ms: then it asks for the outcome, and the checker answers.
+        Raises:
+            TransactionResolved: You have called rollback already, or the broker has given up the transaction.
+            SendFailed: The broker was not reached within delivery_timeout_ms. It asks the checker later.
         """
         self._decide(Resolution.COMMIT)
         half = self.receipt
         if self._committed is None:
-            reply = await self._tell(Resolution.COMMIT)
-            # The outcome is as safe as the broker is set, whatever the half message asked for.
+            reply = await self._send_resolution(Resolution.COMMIT)
+            # The broker stores the commit as safely as its own setting demands, whatever `acks` is.
             as_set = self._config.acks is None
             self._committed = half._replace(
                 queue=reply.queue,
@@ -251,16 +251,16 @@ class AsyncTransaction(AsyncBlock):
         return self._committed
 
     async def rollback(self) -> None:
-        """Take the message back. Raises as `commit` does."""
+        """Roll back: no consumer gets the message. Raises the errors of `commit`."""
         self._decide(Resolution.ROLLBACK)
-        await self._tell(Resolution.ROLLBACK)
+        await self._send_resolution(Resolution.ROLLBACK)
 
     def leave_open(self) -> None:
-        """Decide nothing now: the broker asks the group's checkers for the outcome."""
+        """Neither commit nor roll back: the broker asks a checker of the group later."""
         self._decide(Resolution.UNKNOWN)
 
     async def decide(self, verdict: Verdict) -> None:
-        """Do as VERDICT says."""
+        """Commit, roll back, or leave the transaction open, as VERDICT says."""
         resolution = resolution_of(verdict)
         if resolution is Resolution.COMMIT:
             await self.commit()
@@ -273,17 +273,18 @@ class AsyncTransaction(AsyncBlock):
         half = self.receipt
         if self._resolution not in (None, Resolution.UNKNOWN, resolution):
             raise errors.TransactionResolved(
-                f"transaction {half.message_id} was told to {self._resolution.value} before: an outcome is final",
+                f"cannot {resolution.value} transaction {half.message_id}: you have called {self._resolution.value}"
+                " already, and this is final",
                 transaction_id=half.message_id,
             )
         self._resolution = resolution
 
-    async def _tell(self, resolution: Resolution) -> pb.EndTransactionReply:
+    async def _send_resolution(self, resolution: Resolution) -> pb.EndTransactionReply:
         timeout_ms = self._config.delivery_timeout_ms
-        return await self._ending.insist(self.receipt, resolution, timeout_ms)
+        return await self._ending.send_until_answered(self.receipt, resolution, timeout_ms)
 
     async def finish(self, error: BaseException | None) -> None:
-        """End the block: commit, or roll back because of ERROR, unless something was decided in it."""
+        """End the block: commit, or after ERROR roll back, unless the block has decided."""
         if self._resolution is not None:
             return
         if error is None:
@@ -293,7 +294,7 @@ class AsyncTransaction(AsyncBlock):
             await self.rollback()
         except errors.PocketMQError as failure:  # The application's error is what matters.
             logger.warning(
-                "a transaction could not be rolled back %s",
+                "transaction not rolled back %s",
                 Facts(
                     queue=self.receipt.queue,
                     id=self.receipt.message_id,

@@ -1,12 +1,12 @@
-"""Answers of a producer to the brokers that ask for the outcome of a transaction.
+"""Transaction checks: a producer answers brokers that ask whether to commit or roll back a transaction.
 
-A producer with a checker keeps one stream open to every broker of its cluster: another producer of the group that died
-may have sent to any of them. Every `REFRESH_MS` it looks for new brokers. It opens a broken stream again, with growing
-pauses.
+A producer with a checker keeps one stream open to every broker of its cluster, because another producer of the group
+may have sent half messages to any of them before it died. Every `REFRESH_MS` it looks for new brokers. It reopens a
+broken stream, with growing pauses.
 
 The checker gets the message with its real topic and queue. It returns COMMIT or ROLLBACK (True, False), or None if it
 does not know yet. If it raises, the error is logged and the broker asks again. A coroutine function runs on the event
-loop. An ordinary function runs in a thread. At most `CHECKS_MAX` checks run at once, and more wait on their streams.
+loop, an ordinary function in a thread. At most `CHECKS_MAX` checks run at once; more wait on their streams.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Says what became of the transaction of a message.
+#: Returns whether the transaction of a message was committed.
 Checker: TypeAlias = (
     "Callable[[ReceivedMessage], Verdict] | Callable[[ReceivedMessage], Awaitable[Verdict]]"
 )
@@ -63,17 +63,17 @@ class Checking:
         self._ending = ending
         #: The stream of each broker, by address.
         self._streams: dict[str, asyncio.Task[object]] = {}
-        self._room = asyncio.Semaphore(CHECKS_MAX)
+        self._slots = asyncio.Semaphore(CHECKS_MAX)
         self._threads: ThreadPoolExecutor | None = None
         if not inspect.iscoroutinefunction(checker):
             self._threads = ThreadPoolExecutor(CHECKS_MAX, "pocketmq-checker")
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Open the streams in the background."""
         self._session.tasks.spawn(self._watch())
 
     def close(self) -> None:
-        """Begin no more checks; the session's end breaks the streams off."""
+        """Start no more checks. The streams end when the session closes."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -100,7 +100,7 @@ class Checking:
                 self._streams[name] = self._session.tasks.spawn(self._listen(name))
 
     async def _listen(self, broker: str) -> None:
-        """Answer what BROKER asks, until it does not offer that."""
+        """Answer the checks of BROKER. Returns if BROKER does not support checks."""
         clock, routes = self._session.clock, self._session.routes
         pause_ms = _ANSWER_PAUSE_MS
         while True:
@@ -111,13 +111,15 @@ class Checking:
                 )
                 async for check in checks:
                     pause_ms = _ANSWER_PAUSE_MS
-                    await self._room.acquire()
+                    await self._slots.acquire()
                     self._session.tasks.spawn(self._answer(broker, address, check))
             except errors.Unsupported:
-                logger.info("broker does not check transactions %s", Facts(broker=broker))
+                logger.info("broker does not support transaction checks %s", Facts(broker=broker))
                 return
             except errors.PocketMQError as error:
-                logger.debug("checks broken off %s", Facts(broker=broker, reason=error.message))
+                logger.debug(
+                    "stream of checks broken %s", Facts(broker=broker, reason=error.message)
+                )
                 if routes.astray(broker, address, error):
                     continue
             await clock.sleep_until(clock.now_ms() + pause_ms)
@@ -136,19 +138,18 @@ class Checking:
                 from_check=True,
                 half_log_offset=check.half_log_offset,
             )
-            await self._ending.tell(address, request)
-        except (
-            errors.PocketMQError
-        ) as error:  # It is asked again, unless somebody else has answered.
+            await self._ending.send(address, request)
+        except errors.PocketMQError as error:
+            # Unless another producer has answered, the broker asks again.
             logger.info(
-                "answer to a check was not taken %s",
+                "answer to transaction check refused %s",
                 Facts(broker=broker, id=check.transaction_id, reason=error.message),
             )
         finally:
-            self._room.release()
+            self._slots.release()
 
     async def _verdict(self, broker: str, check: pb.TransactionCheck) -> Resolution:
-        """Ask the checker."""
+        """Call the checker; return its verdict, or UNKNOWN if it raises."""
         try:
             message = message_of(broker, check)
             if self._threads is None:
@@ -157,19 +158,19 @@ class Checking:
                 loop = asyncio.get_running_loop()
                 verdict = await loop.run_in_executor(self._threads, self._checker, message)
             return resolution_of(verdict)
-        except (
-            Exception
-        ) as error:  # The edge: the application's checker may raise anything; it is asked again.
+        except Exception as error:
+            # The application's checker may raise anything. The broker asks again.
             facts = Facts(broker=broker, id=check.transaction_id, reason=repr(error))
-            logger.exception("checker failed, it is asked again %s", facts)
+            logger.exception("transaction checker failed, broker will ask again %s", facts)
             return Resolution.UNKNOWN
 
 
 def check_checker(checker: Checker | None, group: str) -> None:
-    """Refuse a CHECKER that nobody could ask."""
+    """Raise ConfigError for a CHECKER without a group: no broker could ask it."""
     if checker is not None and not group:
         raise errors.ConfigError(
-            'a checker answers for a group: write Producer(…, group="…", checker=…)', field="group"
+            'a transaction checker needs a producer group: write Producer(…, group="…", checker=…)',
+            field="group",
         )
 
 
@@ -185,29 +186,29 @@ class Transacting:
         )
 
     def transaction(self, message: Message, send: Send) -> AsyncTransaction:
-        """Return a transaction of MESSAGE, which has not started; SEND sends the half message."""
+        """Return a transaction of MESSAGE, not started yet. SEND sends the half message."""
         half = half_message(message, self._config.group)
         return AsyncTransaction(self._config, send, half, self._ending)
 
     def start(self) -> None:
-        """Begin to answer checks."""
+        """Start to answer checks."""
         if self._checking is not None:
             self._checking.start()
 
     def close(self) -> None:
-        """Begin no more checks."""
+        """Start no more checks."""
         if self._checking is not None:
             self._checking.close()
 
 
 def message_of(broker: str, check: pb.TransactionCheck) -> ReceivedMessage:
-    """Return the message that CHECK is about, with its real topic and queue; offsets are those of the half message.
+    """Return the message of CHECK, with its real topic and queue, and the offsets of the half message.
 
-    Raises CorruptRecord for a body that does not fit its CRC.
+    Raises CorruptRecord if the CRC of the body is wrong.
     """
     from ..received_message import FetchedRun
 
-    FetchedRun(broker, check.record)  # Raises for a wrong body, before it is encoded again.
+    FetchedRun(broker, check.record)  # Raises if the body is damaged, before it is encoded again.
     half = decode_record(check.record)
     queue = half.properties.get(REAL_QUEUE_ID, "")
     record = replace(

@@ -100,9 +100,8 @@ def named_by(said: object) -> set[ReceivedMessage] | None:
         return None
     try:
         return None if said.messages is None else set(said.messages)
-    except (
-        BaseException
-    ):  # A subclass says what nobody understands: better once too often than lost.
+    except BaseException:
+        # A subclass says what nobody understands: better once too often than lost.
         return None
 
 

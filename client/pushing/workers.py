@@ -270,9 +270,8 @@ class ThreadWorkers(_Adapting):
             while (job := self._staff.next_job()) is not None:
                 try:
                     self._work_on(job)
-                except (
-                    BaseException
-                ) as error:  # Nobody else counts the thread out, or does its work.
+                except BaseException as error:
+                    # Nobody else counts the thread out, or does its work.
                     logger.error(
                         "work on messages failed %s",
                         Facts(queue=job.portion.queue.queue, reason=repr(error)),

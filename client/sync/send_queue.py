@@ -91,18 +91,18 @@ class SendQueue:
         if type(message) is str and value is not NO_VALUE and not intake.interceptors:
             if not gate.is_open(message):
                 self._portal.run(gate.wait(message))
-            return intake.made(message, value, parts)
+            return intake.prepare(message, value, parts)
         self._portal.check()
-        sending = intake.offered(message, value, parts)
-        with intake.telling(sending):
+        sending = intake.intercepted(message, value, parts)
+        with intake.reporting_errors(sending):
             if isinstance(sending, UnserializedMessage) and not gate.is_open(sending.topic):
                 self._portal.run(gate.wait(sending.topic))
-            taken = intake.message(sending)
-            size_bytes = self._reserve(taken)
+            final = intake.final(sending)
+            size_bytes = self._reserve(final)
         outcome: Future[Receipt] = Future()
         outcome.set_running_or_notify_cancel()
         self._mixed = True
-        self._waiting.append((taken, size_bytes, intake.watched(sending, outcome)))
+        self._waiting.append((final, size_bytes, intake.observed(sending, outcome)))
         if not self._awake:
             self._wake()
         return outcome
@@ -146,10 +146,10 @@ class SendQueue:
     ) -> Future[Receipts]:
         """Start to send what the arguments ask for. Return the future of the receipts."""
         self._sender.check_open()
-        taken, watch = self._sender.intake.many(messages, values, parts)
+        final, watch = self._sender.intake.prepare_many(messages, values, parts)
         outcome: Future[Receipts] = Future()
         outcome.set_running_or_notify_cancel()
-        self._portal.post(self._sender.accept_many, taken, outcome, watch)
+        self._portal.post(self._sender.accept_many, final, outcome, watch)
         return outcome
 
     def recall(self, handle: str | Receipt) -> str:

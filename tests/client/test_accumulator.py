@@ -25,12 +25,12 @@ FAILED = SendFailed("given up")
 
 
 class ShortBudget(Budget):
-    """Somebody waits for it when it is told so."""
+    """A sender waits for it if `short` is set."""
 
     short = False
 
     @property
-    def is_short(self) -> bool:
+    def has_waiters(self) -> bool:
         return self.short
 
 
@@ -176,7 +176,7 @@ class AccumulatorModel(RuleBasedStateMachine):
         run = self.one_under_way(data)
         run.attempts += 1
         run.not_before_ms = self.now_ms + pause_ms
-        self.accumulator.back(run)
+        self.accumulator.requeue(run)
         self.wait_in_front(run)
 
     @precondition(lambda self: any(len(run.messages) > 1 for run in self.under_way))
@@ -187,7 +187,7 @@ class AccumulatorModel(RuleBasedStateMachine):
         if not at:
             self.under_way.append(run)
             return
-        self.accumulator.back_in_parts(run, run.split(at))
+        self.accumulator.requeue_in_parts(run, run.split(at))
         self.wait_in_front(run)
 
     @precondition(lambda self: self.under_way)
@@ -195,7 +195,7 @@ class AccumulatorModel(RuleBasedStateMachine):
     def move(self, data: st.DataObject, queue: Queue) -> None:
         run = self.one_under_way(data)
         run.attempts += 1
-        self.accumulator.back(run)
+        self.accumulator.requeue(run)
         self.accumulator.move(run, queue)
         self.wait_in_front(run)
 

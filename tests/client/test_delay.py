@@ -85,7 +85,7 @@ async def test_a_level_has_a_time_but_no_handle() -> None:
 
     async with producer(cluster) as sending:
         receipt = await sending.send(Message("orders", b"x", delay_level=3))
-        with pytest.raises(InvalidArgument, match=r"waits for a delay level.*deliver_at="):
+        with pytest.raises(InvalidArgument, match=r"has a delay level.*deliver_at="):
             await sending.recall(receipt)
 
     assert receipt.due_ms == NOW_MS + 3_000
@@ -252,7 +252,7 @@ async def test_without_the_broker_a_recall_fails() -> None:
         with pytest.raises(ConnectionLost):
             await sending.recall(receipt)
         cluster.brokers.clear()
-        with pytest.raises(RouteNotFound, match="'broker-a', which keeps the message"):
+        with pytest.raises(RouteNotFound, match="'broker-a', which stores the message"):
             await sending.recall(receipt)
     with pytest.raises(ClientClosed):
         await sending.recall(receipt)

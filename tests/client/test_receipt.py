@@ -44,7 +44,7 @@ def test_an_acknowledged_future_has_its_receipt() -> None:
 def test_a_refused_future_raises() -> None:
     future = SendFuture()
 
-    future.refuse(SendFailed("no"))
+    future.fail(SendFailed("no"))
 
     with pytest.raises(SendFailed):
         future.result()
@@ -73,7 +73,7 @@ def test_callbacks_are_called_once_whenever_they_come(fail: bool) -> None:
 
 def settle(future: SendFuture, fail: bool) -> None:
     if fail:
-        future.refuse(SendFailed("no"))
+        future.fail(SendFailed("no"))
     else:
         future.acknowledge(receipts(), 0)
 
@@ -172,7 +172,7 @@ def test_a_callback_keeps_no_thread_waiting() -> None:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    while not future._hearing or len(future._hearing) < 3:
+    while not future._callbacks or len(future._callbacks) < 3:
         heard.wait(0.001)
     future.acknowledge(receipts(), 0)
     waiting.join()
@@ -189,7 +189,7 @@ def test_who_gave_up_waiting_leaves_nothing_behind() -> None:
     with pytest.raises(TimeoutError):
         future.exception(0)
 
-    assert future._hearing == []
+    assert future._callbacks == []
 
 
 def test_an_interrupt_ends_the_wait_and_leaves_nothing_behind() -> None:
@@ -202,7 +202,7 @@ def test_an_interrupt_ends_the_wait_and_leaves_nothing_behind() -> None:
 
     def interrupt() -> None:  # Again: a signal may come just before the main thread waits.
         while not over.wait(0.02):
-            if future._hearing:
+            if future._callbacks:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     usual = signal.signal(signal.SIGINT, raise_once)
@@ -216,7 +216,7 @@ def test_an_interrupt_ends_the_wait_and_leaves_nothing_behind() -> None:
     finally:
         signal.signal(signal.SIGINT, usual)
 
-    assert future._hearing == []
+    assert future._callbacks == []
     assert future.result(0).queue_offset == 10
 
 
@@ -241,7 +241,7 @@ def test_a_cut_row_waits_in_two_parts() -> None:
     futures = [SendFuture() for _ in range(3)]
     first, second = SinglesPart([MESSAGE] * 3, [0, 200, 400, 600], futures).cut(1)
 
-    second.refuse(SendFailed("no"))
+    second.fail(SendFailed("no"))
     first.acknowledge(receipts(), 0)
 
     assert (len(first.messages), len(second.messages), second.senders) == (1, 2, 2)
@@ -259,7 +259,7 @@ def test_a_sender_of_many_that_was_cut_hears_once(fail: bool) -> None:
     second.acknowledge(receipts(), 2)
     assert not outcome.done()
     if fail:
-        first.refuse(SendFailed("no"))
+        first.fail(SendFailed("no"))
     else:
         first.acknowledge(receipts(), 0)
 
@@ -277,6 +277,6 @@ def test_a_sender_that_has_gone_is_left_alone() -> None:
 
     parcel = JointPart((MESSAGE,), record_size(MESSAGE), outcome, single=True)
     parcel.acknowledge(receipts(), 0)
-    parcel.refuse(SendFailed("no"))
+    parcel.fail(SendFailed("no"))
 
     assert outcome.cancelled()

@@ -13,30 +13,30 @@ ONE, OTHER = Queue("orders", "a", 0), Queue("orders", "a", 1)
 def test_numbers_of_a_queue_follow_each_other() -> None:
     sequences = SequenceAllocator(7)
 
-    given = [sequences.give(ONE, 3), sequences.give(OTHER, 1), sequences.give(ONE, 2)]
+    given = [sequences.allocate(ONE, 3), sequences.allocate(OTHER, 1), sequences.allocate(ONE, 2)]
 
     assert given == [BatchSequence(0, 0), BatchSequence(0, 0), BatchSequence(0, 3)]
 
 
 def test_only_the_last_numbers_can_be_given_back() -> None:
     sequences = SequenceAllocator(7)
-    first, second = sequences.give(ONE, 3), sequences.give(ONE, 2)
+    first, second = sequences.allocate(ONE, 3), sequences.allocate(ONE, 2)
 
-    assert not sequences.take_back(ONE, first, 3)
-    assert sequences.take_back(ONE, second, 2)
-    assert not sequences.take_back(ONE, second, 2)
-    assert sequences.give(ONE, 1) == second
+    assert not sequences.release(ONE, first, 3)
+    assert sequences.release(ONE, second, 2)
+    assert not sequences.release(ONE, second, 2)
+    assert sequences.allocate(ONE, 1) == second
 
 
 def test_a_new_epoch_begins_at_zero_and_leaves_other_queues_alone() -> None:
     sequences = SequenceAllocator(7)
-    old, other = sequences.give(ONE, 3), sequences.give(OTHER, 3)
+    old, other = sequences.allocate(ONE, 3), sequences.allocate(OTHER, 3)
 
     sequences.bump_epoch(ONE)
 
-    assert sequences.give(ONE, 1) == BatchSequence(1, 0)
-    assert sequences.give(OTHER, 1) == BatchSequence(0, 3)
-    assert not sequences.take_back(ONE, old, 3)
+    assert sequences.allocate(ONE, 1) == BatchSequence(1, 0)
+    assert sequences.allocate(OTHER, 1) == BatchSequence(0, 3)
+    assert not sequences.release(ONE, old, 3)
     assert not sequences.is_current(ONE, old)
     assert sequences.is_current(OTHER, other)
     assert sequences.latest_epoch == 1
@@ -48,10 +48,10 @@ def test_what_is_kept_has_no_gaps(steps: list[tuple[str, int]]) -> None:
     kept: list[tuple[BatchSequence, int]] = []
     for step, count in steps:
         if step == "give":
-            kept.append((sequences.give(ONE, count), count))
+            kept.append((sequences.allocate(ONE, count), count))
         elif step == "anew":
             sequences.bump_epoch(ONE)
-        elif kept and sequences.take_back(ONE, *kept[-1]):
+        elif kept and sequences.release(ONE, *kept[-1]):
             kept.pop()
 
     epoch, following = 0, 0

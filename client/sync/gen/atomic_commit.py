@@ -15,7 +15,7 @@ class AtomicCommit(ThreadBlock[AsyncAtomicCommit]):
 
     @property
     def receipts(self) -> list[Receipt]:
-        """Where each message lies, in the order of `send`. Raises InvalidArgument before the commit."""
+        """The receipts of the messages, in the order of `send`. Raises InvalidArgument before the commit."""
         return self._core.receipts
 
     @overload
@@ -27,9 +27,12 @@ class AtomicCommit(ThreadBlock[AsyncAtomicCommit]):
     def send(
         self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
     ) -> None:
-        """Have MESSAGE, or VALUE for a topic, be sent with the commit. Raises what the producer's `send` does at once.
+        """Add a message to the commit: MESSAGE, or VALUE for a topic. It is sent when the block ends.
 
-        Nothing leaves before the commit. Raises InvalidArgument for a message with a delay, MessageTooLarge for one
-        message, or byte, more than a commit takes.
+        Raises:
+            InvalidArgument: The message has a delay, or the block has not started or has ended.
+            MessageTooLarge: More than 10,000 messages, or more than 4 MiB, in this commit.
+
+        Other errors are those that the producer's `send` raises before it sends.
         """
         return self._core.send(message, value, **parts)  # type: ignore[arg-type]

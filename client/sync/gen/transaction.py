@@ -12,35 +12,36 @@ class Transaction(ThreadBlock[AsyncTransaction]):
 
     @property
     def receipt(self) -> Receipt:
-        """Where the half message lies; its message_id is the transaction's id."""
+        """The receipt of the half message. Its message_id is the id of the transaction."""
         return self._core.receipt
 
     @property
     def commit_receipt(self) -> Receipt | None:
-        """Where the message lies that was committed; None: it was not."""
+        """The receipt of the message after the commit; None: it is not committed."""
         return self._core.commit_receipt
 
     @property
     def resolution(self) -> Resolution | None:
-        """What was decided; None: nothing yet."""
+        """The decision; None: not decided yet."""
         return self._core.resolution
 
     def commit(self) -> Receipt:
-        """Make the message visible; return where it lies.
+        """Commit: consumers get the message. Return its receipt.
 
-        Raises what the broker refuses it with (TransactionResolved: it was given up), SendFailed if the broker was not
-        reached within delivery_timeout_ms: then it asks for the outcome, and the checker answers.
+        Raises:
+            TransactionResolved: You have called rollback already, or the broker has given up the transaction.
+            SendFailed: The broker was not reached within delivery_timeout_ms. It asks the checker later.
         """
         return self._run(self._core.commit())
 
     def rollback(self) -> None:
-        """Take the message back. Raises as `commit` does."""
+        """Roll back: no consumer gets the message. Raises the errors of `commit`."""
         return self._run(self._core.rollback())
 
     def leave_open(self) -> None:
-        """Decide nothing now: the broker asks the group's checkers for the outcome."""
+        """Neither commit nor roll back: the broker asks a checker of the group later."""
         return self._core.leave_open()
 
     def decide(self, verdict: Verdict) -> None:
-        """Do as VERDICT says."""
+        """Commit, roll back, or leave the transaction open, as VERDICT says."""
         return self._run(self._core.decide(verdict))
