@@ -1,30 +1,23 @@
-"""The pull consumer for coroutines. `make sync` generates the one for ordinary threads from it.
+"""The pull consumer: your program asks for messages. `make sync` generates the class for threads from this one.
 
     with PullConsumer("billing", "orders") as consumer:
         for message in consumer:
             handle(message.body)
 
-The consumers of a group share the queues of their topics (consuming/sharing.py). With `broadcasting` each consumer
-reads all queues. `assign` reads the queues that you choose. A consumer without a group (None) only assigns: it commits
-nothing.
+The consumers of a group share the queues of their topics (consuming/sharing.py). With `broadcasting`, each consumer
+reads all queues. `assign` reads the queues that you choose. A consumer without a group (None) can only `assign` and
+`pull`, and it commits nothing.
 
-At least once: the broker keeps the group's offset of each queue. A message is processed when you ask for the next one,
-call `commit`, or leave the `with` block without an error. The consumer commits every auto_commit_interval_ms, when it
-loses a queue, and at the end. After a crash, messages that were not committed are redelivered. Messages of one queue
-come in order. If a topic does not exist yet, the consumer waits for it.
+At-least-once delivery: the broker stores the committed offset of the group for each queue. A message counts as
+processed when you ask for the next one, call `commit`, or leave the `with` block without an error. The consumer commits
+every auto_commit_interval_ms, when a queue is revoked, and at the end. After a crash, messages that were not committed
+are redelivered. Messages of one queue are delivered in order. If a topic does not exist yet, the consumer waits for it.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
@@ -54,40 +47,40 @@ from .subscriptions import Topics, subscriptions_of
 Value = TypeVar("Value")
 
 
-#: Hears what became of `commit_async`: None, or why it failed.
+#: Called with the result of `commit_async`: None, or the error.
 CommitCallback = Callable[[PocketMQError | None], object]
 
 
 class RebalanceListener:
-    """Called with queues while the application polls; leave out what you do not need.
+    """Called when queues are assigned, revoked or lost. Override the methods that you need.
 
-    Of a synchronous consumer it is called on the polling thread, of an asyncio one on the event loop, where it may be a
-    coroutine function. What it raises comes out of that poll.
+    The methods are called during a poll: on the polling thread, or with asyncio on the event loop, where they may be
+    coroutine functions. If a method raises, the poll raises the error.
     """
 
     def on_assigned(self, queues: Sequence[Queue]) -> Awaitable[None] | None:
-        """This consumer has QUEUES from now on; nothing of them was delivered yet: `seek` is in time."""
+        """Called when QUEUES are assigned, before their first message is delivered. You can `seek` here."""
         return None
 
     def on_revoked(self, queues: Sequence[Queue]) -> Awaitable[None] | None:
-        """QUEUES go to others when this returns; what was delivered of them can still be committed."""
+        """Called before QUEUES are released. You can commit their delivered messages here."""
         return None
 
     def on_lost(self, queues: Sequence[Queue]) -> Awaitable[None] | None:
-        """QUEUES may be others' already: nothing of them can be committed."""
+        """Called when QUEUES are lost. Other members may have them, so you cannot commit their messages."""
         return None
 
 
-def tell(listener: RebalanceListener | None, news: Rebalanced) -> Awaitable[None] | None:
-    """Tell LISTENER NEWS; return what it wants to be awaited."""
+def notify(listener: RebalanceListener | None, event: Rebalanced) -> Awaitable[None] | None:
+    """Call LISTENER with EVENT; return the awaitable that it returned, if any."""
     if listener is None:
         return None
     kinds = {ASSIGNED: listener.on_assigned, REVOKED: listener.on_revoked}
-    return kinds.get(news.kind, listener.on_lost)(news.queues)
+    return kinds.get(event.kind, listener.on_lost)(event.queues)
 
 
 class AsyncPullConsumer(AsyncSignalledClient):
-    """Reads topics for GROUP, or for none (None), from coroutines. Settings are those of ConsumerConfig.
+    """Reads topics for a group, or without a group, from coroutines. Settings are those of ConsumerConfig.
 
     Not thread-safe: it belongs to the event loop on which it was started.
     """
@@ -104,17 +97,21 @@ class AsyncPullConsumer(AsyncSignalledClient):
         random: Random | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
-        """NAMESERVERS: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+        """Create a consumer; it starts with `async with`, or with `start`.
 
-        CLOCK, CONNECTIONS and RANDOM are for tests.
+        Args:
+            group: The consumer group; None: no group.
+            topics: Topics to subscribe to, or a filter by topic.
+            nameservers: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+            listener: Called when queues are assigned, revoked or lost.
+            clock: For tests.
+            connections: For tests.
+            random: For tests.
+            settings: Fields of ConsumerConfig.
         """
         self.config = settled(ConsumerConfig, nameservers, settings)
-        self._session = Session(
-            self.config,
-            connections,
-            clock or SystemClock(),
-            random or Random(),
-        )
+        clock, random = clock or SystemClock(), random or Random()
+        self._session = Session(self.config, connections, clock, random)
         self._subscriptions = subscriptions_of(topics)
         if group is None:
             self.config = replace(self.config, auto_commit=False)
@@ -133,7 +130,7 @@ class AsyncPullConsumer(AsyncSignalledClient):
         self._waits = False
 
     async def start(self) -> None:
-        """Begin to read ahead; `async with` does so."""
+        """Start to prefetch messages. `async with` calls it."""
         self._reading.start()
         if self._subscriptions:
             self._steering.subscribe(self._subscriptions, None)
@@ -141,44 +138,55 @@ class AsyncPullConsumer(AsyncSignalledClient):
     async def poll(
         self, max_messages: int | None = None, timeout_ms: int | None = 1_000
     ) -> MessageBatch:
-        """Return the next messages, of one queue: max_poll_records, or all of one fetch, but at most MAX_MESSAGES.
+        """Return the next messages of one queue. Messages of earlier polls count as processed.
 
-        The batch is empty if none comes within TIMEOUT_MS (None: wait on). What earlier polls returned is finished.
-        Raises what the coordinator refuses this member with, and errors of fetches that no repetition heals.
+        Args:
+            max_messages: Maximum number of messages; None: max_poll_records.
+            timeout_ms: How long to wait for a message, in milliseconds; None: without a limit.
+
+        Returns:
+            Messages of one queue; empty if there was none within `timeout_ms`.
+
+        Raises:
+            PocketMQError: The group refused this consumer, or a fetch failed and a retry cannot help.
         """
         self._check_open()
         self._check_signals()
         most = max_messages or self.config.max_poll_records
-        if not (messages := self._cursor.hand_out(most)) and await self._next_batch(timeout_ms):
-            messages = self._cursor.hand_out(most)
+        if not (messages := self._cursor.deliver(most)) and await self._next_batch(timeout_ms):
+            messages = self._cursor.deliver(most)
         if not messages:
             self._check_signals()
         return messages
 
     async def messages(self, timeout_ms: int | None = None) -> AsyncIterator[ReceivedMessage]:
-        """Yield messages one by one; end when none comes for TIMEOUT_MS (None: never, but at SIGTERM or Ctrl-C)."""
+        """Yield messages one at a time. Asking for a message means that the one before is processed.
+
+        Args:
+            timeout_ms: End when there was no message for so many milliseconds. None: end only at SIGTERM or Ctrl-C.
+        """
         signals = self._signals
         with signals.returning() if timeout_ms is None else nullcontext():
-            while signals.told is None:
+            while signals.received is None:
                 self._check_open()
                 for message in self._cursor.one_by_one():
                     yield message
-                    if signals.told is not None:
+                    if signals.received is not None:
                         break
                 if not await self._next_batch(timeout_ms):
                     break
         if timeout_ms is not None:
-            self._check_signals()  # Whoever reads to the end must not take this for it.
+            self._check_signals()  # So that the application does not mistake a signal for the end of the messages.
 
     def _finish(self) -> bool:
-        """Deliver nothing more; return whether the application is at a message, or waits for one."""
+        """Deliver no more; return whether the application is at a message, or waits for one."""
         if self._waits:
             self.stop_waiting()
         return self._waits or self._cursor.begin < self._cursor.end
 
     def _check_signals(self) -> None:
-        """Raise what was put off until the application came for more; what it was handed is finished."""
-        if self._signals.told is not None:
+        """Raise the exit of a signal that was postponed until this poll. Delivered messages count as processed."""
+        if self._signals.received is not None:
             self._cursor.finish()
             self._signals.check()
 
@@ -188,60 +196,60 @@ class AsyncPullConsumer(AsyncSignalledClient):
     async def _next_batch(self, timeout_ms: int | None) -> bool:
         self._waits = True
         try:
-            if self._signals.told is not None:
+            if self._signals.received is not None:
                 return False
             while isinstance(taken := await self.take(timeout_ms), Rebalanced):
-                await self._tell(taken)
+                await self._notify(taken)
         finally:
             self._waits = False
         if taken is not None:
             self._cursor.open(taken)
         return taken is not None
 
-    async def _tell(self, news: Rebalanced) -> None:
+    async def _notify(self, event: Rebalanced) -> None:
         try:
-            answer = tell(self._listener, news)
+            answer = notify(self._listener, event)
             if inspect.isawaitable(answer):
                 await answer
         finally:
-            await self.heard(news)
+            await self.acknowledge_rebalance(event)
 
     @property
     def cursor(self) -> Cursor:
-        """Where the application stands."""
+        """The position of the application."""
         return self._cursor
 
     def _check_open(self) -> None:
-        """Raise ClientClosed unless messages are served."""
+        """Raise ClientClosed unless the consumer is started and not closed."""
         self._reading.check_open()
 
     async def take(self, timeout_ms: int | None) -> Batch | Rebalanced | None:
-        """Finish what was delivered, and return what comes next."""
+        """Mark delivered messages as finished, and return the next batch or event; None after TIMEOUT_MS."""
         return await self._reading.next(self._cursor.finish(), timeout_ms)
 
     def stop_waiting(self) -> None:
-        """Have `take` return None, now and from now on."""
+        """Let `take` return None from now on, also if it waits."""
         self._reading.stop_waiting()
 
-    async def heard(self, news: Rebalanced) -> None:
-        """Continue: the listener got NEWS."""
-        news.told.set()
+    async def acknowledge_rebalance(self, event: Rebalanced) -> None:
+        """Note that the listener has handled EVENT."""
+        event.handled.set()
 
-    async def farewell(self) -> Rebalanced | None:
-        """Return what the listener is to hear before the end; None: nothing."""
+    async def pending_revocation(self) -> Rebalanced | None:
+        """Return the event for the listener before the consumer is closed; None: there is none."""
         reading = self._reading
         if not reading.has_listener or not reading.is_open or not reading.active:
             return None
         return Rebalanced(REVOKED, sorted(reading.active))
 
     async def disconnect(self, *, finished: bool) -> None:
-        """Do as `close` does, and tell no listener."""
+        """Do the same as `close`, but without the listener."""
         counts = finished or self.config.delivery == "at_most_once"
-        position = self._cursor.finish() if counts else self._cursor.before()
+        position = self._cursor.finish() if counts else self._cursor.before_unfinished()
         await self._reading.close(position, failing=not finished)
 
     def atomic_reading(self) -> AtomicReading:
-        """Return what an atomic commit of a producer needs of this consumer: see `atomic_commit` of producers."""
+        """Return the consumer's part of an atomic commit, for `Producer.atomic_commit`."""
         return AtomicReading(self._reading, self._cursor)
 
     async def pull(
@@ -254,9 +262,18 @@ class AsyncPullConsumer(AsyncSignalledClient):
         max_bytes: int = 0,
         wait_ms: int = 0,
     ) -> PullResult:
-        """Return the messages of QUEUE from OFFSET on, waiting up to WAIT_MS for one; positions do not move.
+        """Fetch messages of any queue once. This changes neither positions nor committed offsets.
 
-        MAX_MESSAGES and MAX_BYTES 0: the consumer's settings. Raises OffsetOutOfRange with min_offset and max_offset.
+        Args:
+            topic: Topic of the queue.
+            queue: The queue, or its number if only one broker has the topic.
+            offset: Offset of the first message.
+            max_messages: Maximum number of messages; 0: fetch_messages_max.
+            max_bytes: Maximum size of the messages in bytes; 0: fetch_max_bytes.
+            wait_ms: How long the broker waits if there is no message yet, in milliseconds.
+
+        Raises:
+            OffsetOutOfRange: The queue does not have this offset; `details` has min_offset and max_offset.
         """
         self._reading.check_open()
         return await pull_once(
@@ -272,83 +289,115 @@ class AsyncPullConsumer(AsyncSignalledClient):
     async def send_back(
         self, message: ReceivedMessage, *, delay_level: int = 0, reason: str = ""
     ) -> SendBackResult:
-        """Return MESSAGE to the broker: it is redelivered later, or moved to the dead-letter queue; return which.
+        """Return a message that you cannot process to its broker, which redelivers it later.
 
-        For a message that you cannot process: the consumer gets a copy from the group's retry topic, and after the
-        group's maximum of retries the message is in the dead-letter queue.
+        A member of the group gets a copy from the retry topic of the group. After the maximum number of retries of the
+        group, the message is moved to the dead-letter queue. The message itself counts as processed when you ask for
+        the next one.
 
-        DELAY_LEVEL: 1 s to 2 h for 1 to 18; 0: longer with each retry, as the group is set; below 0: dead at once.
-        REASON stays with a dead letter, up to 1 KiB. The message counts as handled when the application continues.
-        Raises MessageNotFound for one that the broker does not have (any more).
+        Args:
+            message: The message.
+            delay_level: 1 to 18: redeliver after 1 s to 2 h; 0: later with each retry, as the group is configured;
+                below 0: move to the dead-letter queue at once.
+            reason: Stored with a dead letter, up to 1 KiB.
+
+        Returns:
+            Whether the message is a dead letter now, and when it is redelivered.
+
+        Raises:
+            MessageNotFound: The broker does not have the message (any more).
+            InvalidArgument: The consumer has no group, or does not get retries.
         """
         return await self._retrying.send_back(message, delay_level=delay_level, reason=reason)
 
     async def subscribe(self, topics: Topics) -> None:
-        """Read TOPICS from now on, and no others; the group divides their queues again."""
-        self._steering.subscribe(subscriptions_of(topics), self._cursor.behind())
+        """Subscribe to TOPICS instead of the present ones. The group rebalances.
+
+        Raises:
+            InvalidArgument: The consumer has no group, has assigned queues, or is broadcasting.
+        """
+        self._steering.subscribe(subscriptions_of(topics), self._cursor.after_delivered())
 
     async def assign(self, queues: Collection[Queue]) -> None:
-        """Read QUEUES from now on, and no others, independently of the group.
+        """Read QUEUES from now on, and no others, without rebalances.
 
-        Nothing is shared: other consumers may read them, too. Offsets are the group's; a queue that a member of the
-        group holds cannot be committed.
+        Other consumers may read the same queues. Offsets are those of the group. You cannot commit a queue that is
+        assigned to a member of the group.
+
+        Raises:
+            InvalidArgument: The consumer subscribes to topics.
         """
         await self._steering.assign(queues, self._cursor.finish())
 
     async def assignment(self) -> list[Queue]:
-        """Return the queues that are read at present."""
+        """Return the queues that the consumer reads now."""
         return self._steering.assignment()
 
     async def queues(self, topic: str) -> tuple[Queue, ...]:
-        """Return the queues of TOPIC that can be read, whoever reads them."""
+        """Return all readable queues of TOPIC."""
         return await self._steering.queues(topic)
 
     async def position(self, queue: Queue) -> int:
         """Return the offset of the next message of QUEUE that will be delivered."""
-        return await self._steering.position(queue, self._cursor.behind())
+        return await self._steering.position(queue, self._cursor.after_delivered())
 
     async def committed(self, queue: Queue) -> OffsetAndMetadata | None:
-        """Return the offset that the group has committed of QUEUE, and the text that goes with it; None: nothing."""
+        """Return the committed offset of the group in QUEUE, with its metadata; None: nothing is committed."""
         return await self._steering.committed(queue)
 
     async def seek(self, queue: Queue, offset: int) -> None:
-        """Continue at OFFSET of QUEUE, one that this consumer has; what was delivered of it does not count any more."""
+        """Continue at OFFSET of QUEUE. Messages of it that were delivered before do not count as processed.
+
+        Raises:
+            LeaseLost: QUEUE is not assigned to this consumer any more.
+            InvalidArgument: QUEUE was never assigned to it, or OFFSET is negative.
+        """
         self._steering.seek(queue, offset)
 
     async def seek_to_first(self, queues: Collection[Queue] | None = None) -> dict[Queue, int]:
-        """Go to the first message of each of QUEUES, None: of all that it has; return the offsets."""
+        """Continue at the first message of each of QUEUES (None: of all assigned queues); return the offsets."""
         return await self._steering.seek_to(queues, None)
 
     async def seek_to_last(self, queues: Collection[Queue] | None = None) -> dict[Queue, int]:
-        """Go after the last message of each of QUEUES, None: of all that it has; return the offsets."""
+        """Continue after the last message of each of QUEUES (None: of all assigned queues); return the offsets."""
         return await self._steering.seek_to(queues, None, last=True)
 
     async def seek_to_time(
         self, queues: Collection[Queue] | None, when: datetime | int
     ) -> dict[Queue, int]:
-        """Go to the first message stored at WHEN (a datetime, or Unix milliseconds) or later; return the offsets."""
+        """Continue at the first message that was stored at WHEN or later; return the offsets.
+
+        Args:
+            queues: Assigned queues; None: all of them.
+            when: A datetime, or Unix milliseconds.
+        """
         return await self._steering.seek_to(queues, when)
 
     async def pause(self, queues: Collection[Queue]) -> None:
-        """Deliver nothing of QUEUES until they are resumed, also when they go and come back."""
-        self._steering.pause(queues, self._cursor.behind())
+        """Deliver no messages of QUEUES until `resume`, also if they are revoked and assigned again."""
+        self._steering.pause(queues, self._cursor.after_delivered())
 
     async def resume(self, queues: Collection[Queue]) -> None:
-        """Continue with QUEUES."""
+        """Deliver messages of QUEUES again after `pause`."""
         self._steering.resume(queues)
 
     async def commit(self) -> None:
-        """Finish what was delivered, and have the brokers keep how far the group is."""
+        """Mark all delivered messages as processed, and commit. Raises the first error of a broker."""
         self._reading.check_open()
         await self._reading.commit(self._cursor.finish())
 
     async def commit_sync(
         self, offsets: Mapping[Queue, int | tuple[int, str]] | None = None
     ) -> None:
-        """Commit OFFSETS, of the next message of each queue; None: what was delivered is finished, as in `commit`.
+        """Commit OFFSETS, or without them do the same as `commit`.
 
-        With (offset, metadata) the broker keeps that text, 1,024 bytes of UTF-8 at most, as long as the group stands
-        there; "" takes it away. Raises InvalidArgument for a longer one, or for any if the consumer broadcasts.
+        Args:
+            offsets: By queue, the offset of the next message, or (offset, metadata). The broker stores the metadata,
+                up to 1,024 bytes of UTF-8, until the offset changes; "" deletes it.
+
+        Raises:
+            InvalidArgument: The metadata is too long, or the consumer is broadcasting.
+            LeaseLost: A queue is not assigned to this consumer any more.
         """
         if offsets is None:
             await self.commit()
@@ -360,30 +409,33 @@ class AsyncPullConsumer(AsyncSignalledClient):
         callback: CommitCallback | None = None,
         offsets: Mapping[Queue, int | tuple[int, str]] | None = None,
     ) -> None:
-        """Do as `commit_sync`, and do not wait for it; CALLBACK hears what became of it, on the event loop."""
+        """Do the same as `commit_sync` without waiting. CALLBACK gets None or the error, on the event loop."""
         self._reading.check_open()
         if offsets is None:
             work = self._reading.commit(self._cursor.finish())
         else:
             work = self._steering.commit_offsets(offsets)
-        self._session.tasks.spawn(self._reading.tell_outcome(work, callback))
+        self._session.tasks.spawn(self._reading.report_commit(work, callback))
 
     def metrics(self) -> ConsumerMetrics:
-        """Return what was counted so far, also after the end."""
+        """Return the counters of this consumer, also after it was closed."""
         return replace(self._reading.counts)
 
     def metrics_text(self, labels: Mapping[str, str] | None = None) -> str:
-        """Return the metrics as text for Prometheus (version 0.0.4), each with LABELS."""
+        """Return the metrics in the Prometheus text format (version 0.0.4), each with LABELS."""
         return self.metrics().text(labels)
 
     async def close(self, *, finished: bool = True) -> None:
-        """Commit, unless auto_commit is off, give the queues back, and disconnect.
+        """Commit, unless auto_commit is off, release the queues, and disconnect.
 
-        FINISHED: what was delivered counts as done. Raises what kept a broker from taking the offsets; the consumer is
-        closed all the same.
+        Args:
+            finished: Whether all delivered messages are processed. If not, the last ones are redelivered.
+
+        Raises:
+            PocketMQError: A broker did not accept the offsets. The consumer is closed nevertheless.
         """
-        if (news := await self.farewell()) is not None:
-            await self._tell(news)
+        if (event := await self.pending_revocation()) is not None:
+            await self._notify(event)
         await self.disconnect(finished=finished)
 
     async def _leave(self, error: BaseException | None) -> None:

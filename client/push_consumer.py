@@ -1,4 +1,4 @@
-"""Push consumers: a listener is called with each message, in any order or in the order of each queue.
+"""The push consumer: it calls your listener with each message, in any order or in the order of each queue.
 
     def charge(message):
         ...
@@ -16,12 +16,12 @@ or
 
     billing.run()
 
-`AsyncPushConsumer` is the same for coroutines. Either takes a listener that is a coroutine function, which is awaited
-on the loop, or one that is not, which is called on threads; up to `concurrency` calls run at once.
+`AsyncPushConsumer` is the same for coroutines. With both, the listener may be a coroutine function, which is awaited on
+the event loop, or an ordinary function, which is called in threads. Up to `concurrency` calls run at once.
 
-A listener that returns None or True has handled the message. One that returns False, or raises, has failed: the message
-is redelivered after a delay that grows, until it has failed too often and is moved to the dead-letter queue. `Retry`
-and `Reject` are more exact. In order (`ordered=True`) the queue waits, and the message is retried in its place.
+If the listener returns None or True, the message is processed. If it returns False or raises, the message is
+redelivered, later each time. After the maximum number of retries it is moved to the dead-letter queue. `Retry` and
+`Reject` control this for one message. With `ordered=True` the queue pauses, and the message is retried in its place.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ AnyListener = TypeVar("AnyListener", bound=Listener)
 
 
 class AsyncPushConsumer(AsyncSignalledClient):
-    """Calls LISTENER with messages for GROUP. Settings are those of PushConfig.
+    """Calls a listener with messages for a group. Settings are those of PushConfig.
 
     Not thread-safe: it belongs to the event loop on which it was started.
     """
@@ -64,7 +64,18 @@ class AsyncPushConsumer(AsyncSignalledClient):
         random: Random | None = None,
         **settings: Unpack[PushSettings],
     ) -> None:
-        """SUBSCRIPTIONS: topics, or by topic what is wanted of it. CLOCK, CONNECTIONS, RANDOM: for tests."""
+        """Create a consumer; it starts with `async with`, `start` or `run`.
+
+        Args:
+            group: The consumer group.
+            subscriptions: Topics, or a filter by topic.
+            listener: Called with each message, or with lists of messages if listener_batch_size is above 1.
+            nameservers: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+            clock: For tests.
+            connections: For tests.
+            random: For tests.
+            settings: Fields of PushConfig.
+        """
         self.config = settled(PushConfig, nameservers, settings)
         self._plan = PushPlan(group, subscriptions, listener, self.config)
         self._clock = clock
@@ -75,23 +86,20 @@ class AsyncPushConsumer(AsyncSignalledClient):
         self._waits = False
 
     def listener(self, function: AnyListener) -> AnyListener:
-        """Have FUNCTION called; a decorator. Raises ConfigError if it cannot be called with a message."""
+        """Set FUNCTION as the listener: a decorator. Raises ConfigError if it cannot be called with one argument."""
         self._plan.take(function)
         return function
 
     async def start(self) -> None:
-        """Begin; `async with` and `run` do so."""
+        """Start to fetch and process messages. `async with` and `run` call it."""
         if self._pushing is not None:
             self._pushing.check_open()
         else:
-            connections, clock = (
-                self._connections,
-                self._clock or SystemClock(),
-            )
-            self._pushing = self._plan.pushing(connections, clock, self._random)
+            clock = self._clock or SystemClock()
+            self._pushing = self._plan.pushing(self._connections, clock, self._random)
 
     async def wait(self) -> None:
-        """Return once it is closed, or at SIGTERM or Ctrl-C. Raises what the group refused it with."""
+        """Return when the consumer is closed, or at SIGTERM or Ctrl-C. Raises the error if the group refused it."""
         pushing = self._started()
         self._waits = True
         try:
@@ -106,24 +114,24 @@ class AsyncPushConsumer(AsyncSignalledClient):
         return self._waits
 
     async def run(self) -> None:
-        """Start, and continue until it is closed, cancelled, or at SIGTERM or Ctrl-C; then close, and return."""
+        """Start, and run until the consumer is closed or cancelled, or until SIGTERM or Ctrl-C. Then close it."""
         async with self:
             await self.wait()
 
     def _started(self) -> Pushing:
         if self._pushing is None:
-            raise ClientClosed("the consumer was not started: use it in an `async with` block")
+            raise ClientClosed("the consumer is not started: use it in an `async with` block")
         return self._pushing
 
     def metrics(self) -> PushMetrics:
-        """Return what it counts, at this moment; after the end, what it had counted."""
+        """Return a snapshot of the metrics, also after the consumer was closed."""
         return self._started().metrics()
 
     def metrics_text(self, labels: Mapping[str, str] | None = None) -> str:
-        """Return the metrics as text for Prometheus (version 0.0.4), each with LABELS."""
+        """Return the metrics in the Prometheus text format (version 0.0.4), each with LABELS."""
         return self.metrics().text(labels)
 
     async def close(self) -> None:
-        """Deliver nothing more, let listeners at work end within close_timeout_ms, commit, disconnect."""
+        """Stop delivering, wait up to close_timeout_ms for running listeners, commit, and disconnect."""
         if self._pushing is not None:
             await self._pushing.close()

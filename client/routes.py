@@ -276,7 +276,7 @@ class Routes:
         """Have the next question for TOPIC go to a name server: the route that is known led astray."""
         self._forgotten.add(topic)
 
-    def ask_anew(self, topic: str) -> None:
+    def refresh(self, topic: str) -> None:
         """Do as `forget`, and ask now, in the background: the addresses of its brokers are wanted."""
         self.forget(topic)
         self._refresh_soon(topic)

@@ -1,8 +1,8 @@
-"""The consumer's part of an atomic commit: how far it has read, with which leases, and where it continues if it fails.
+"""The consumer's part of an atomic commit: what it has read, with which leases, and where it continues after a failure.
 
-From its beginning on, it records from which queues messages are delivered to the application. The consumer must hold
-all of them at the commit: messages of a queue that moved to another member are redelivered there, so their results must
-not be stored. Not thread-safe: the consumer's event loop owns it.
+While the atomic commit is open, it notes the queues whose messages the application gets. At the commit the consumer
+must hold all of them. If a queue has moved, another member gets its messages again, so their results must not be
+stored. Not thread-safe: the consumer's event loop owns it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from .unshared_queues import committed_offsets
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """What was read of a queue: from what the group has committed, −1 for nothing, to END."""
+    """The offsets of a queue that an atomic commit covers.
+
+    From `begin`, the committed offset of the group (−1: none), up to `end`.
+    """
 
     held: HeldQueue
     begin: int
@@ -28,14 +31,14 @@ class ReadRange:
 
 
 class AtomicReading:
-    """What READING reads for one atomic commit. The API class writes CURSOR."""
+    """Notes what a consumer reads during one atomic commit. The API class writes the cursor."""
 
     def __init__(self, reading: PullReading, cursor: Cursor) -> None:
         self._reading = reading
         self._cursor = cursor
-        #: What the application was handed messages of, and the first of them, by queue.
+        #: By queue: the stretches whose messages were delivered, and the offset of the first message.
         self._seen: dict[Queue, tuple[set[ReadStretch], int]] = {}
-        #: The application's position at the beginning: a batch, and the cursor in it.
+        #: The application's position when the atomic commit started: a batch, and the cursor in it.
         self._at_begin: tuple[Batch, int, int] | None = None
 
     @property
@@ -44,62 +47,64 @@ class AtomicReading:
         return self._reading.parts.group
 
     def begin(self) -> None:
-        """Note what the application gets from now on; its current message counts.
+        """Start to note what the application gets. Its current message is included.
 
-        Raises ConfigError for a consumer that commits by itself, InvalidArgument for one in another atomic commit.
+        Raises:
+            ConfigError: The consumer commits by itself, or does not share a group.
+            InvalidArgument: The consumer has no group, or is in another atomic commit.
         """
         reading, config = self._reading, self._reading.config
         reading.check_open()
         reading.parts.need_group("take part in an atomic commit")
         if config.auto_commit or config.broadcasting or config.delivery != "at_least_once":
             raise ConfigError(
-                "an atomic commit needs a consumer that commits nothing by itself, and that shares a group: write"
-                " PullConsumer(…, auto_commit=False), without broadcasting and at_most_once",
+                "an atomic commit needs a consumer that does not commit by itself: write"
+                ' PullConsumer(…, auto_commit=False), without broadcasting=True and delivery="at_most_once"',
                 field="auto_commit",
                 value=config.auto_commit,
             )
-        if reading.is_watched:
+        if reading.is_observed:
             raise InvalidArgument(
-                "the consumer is in another atomic commit, which has to end first", field="consumer"
+                "the consumer is in another atomic commit: end that one first", field="consumer"
             )
         cursor = self._cursor
         batch, is_at_some = cursor.batch, cursor.begin < cursor.end
         if batch is not None and (is_at_some or len(cursor.rest())):
             self._at_begin = batch, cursor.begin, cursor.end
-        reading.watch(self._handed)
+        reading.observe(self._on_batch)
 
-    def _handed(self, batch: Batch) -> None:
-        self._see(batch, batch.offset_at(0))
+    def _on_batch(self, batch: Batch) -> None:
+        self._note_read(batch, batch.offset_at(0))
 
-    def _see(self, batch: Batch, offset: int) -> None:
+    def _note_read(self, batch: Batch, offset: int) -> None:
         stretches, first = self._seen.get(batch.stretch.queue, (set(), offset))
         self._seen[batch.stretch.queue] = stretches | {batch.stretch}, min(first, offset)
 
-    def _look_back(self) -> None:
-        """Count the batch at which the application was at the beginning if it got some of it."""
+    def _note_current(self) -> None:
+        """Note the batch that was current at the start, if the application got messages of it."""
         if self._at_begin is None:
             return
         batch, begin, end = self._at_begin
         self._at_begin = None
         if begin < end or self._cursor.batch is not batch or self._cursor.end > end:
-            self._see(batch, batch.offset_at(begin))
+            self._note_read(batch, batch.offset_at(begin))
 
     def ranges(self) -> list[ReadRange]:
-        """Finish all that was delivered; return what is not committed of it. Raises LeaseLost.
+        """Mark everything delivered as finished; return the ranges that are not committed yet.
 
-        Queues of brokers from which nothing was delivered are left out.
+        Queues on brokers from which nothing was delivered are omitted. Raises LeaseLost.
         """
         reading = self._reading
         reading.check_open()
-        assert reading.supply is not None, "it was begun"
-        self._look_back()
+        assert reading.supply is not None, "begin was called"
+        self._note_current()
         reading.positions.finish(self._cursor.finish())
         source, keeper = reading.supply.source, reading.supply.keeper
         for queue, (stretches, _) in self._seen.items():
             if any(one.void or source.held(queue) != one.held for one in stretches):
                 raise LeaseLost(
-                    f"queue {queue} moved to another member, or to another offset, since its messages were read: their"
-                    " results are not committed, and the messages are redelivered",
+                    f"queue {queue} was reassigned, or its offset was changed, after its messages were read: the atomic"
+                    " commit is refused, and the messages are redelivered",
                     topic=queue.topic,
                     queue=queue.number,
                     group=self.group,
@@ -111,37 +116,42 @@ class AtomicReading:
             held = source.held(queue)
             if end != begin and held is not None:
                 found.append(ReadRange(held, begin, end))
-        # What a filter passed over at other brokers waits until something is read there.
+        # Messages that a filter skipped on other brokers are committed after something is read there.
         brokers = {queue.broker for queue in self._seen}
         return [one for one in found if one.held.queue.broker in brokers]
 
     def committed(self, ranges: Iterable[ReadRange]) -> None:
-        """End it: the broker has committed RANGES."""
-        assert self._reading.supply is not None, "it was begun"
+        """End the atomic commit: the broker has committed RANGES."""
+        assert self._reading.supply is not None, "begin was called"
         for one in ranges:
             self._reading.supply.keeper.learn(one.held.queue, one.end)
             self._reading.counts.commits += 1
         self._end()
 
     async def give_up(self, *, ask: bool) -> None:
-        """End it without a commit: what was read is redelivered; with ASK from the offsets that the brokers have."""
-        self._look_back()
+        """End the atomic commit without success: the messages that were read are redelivered.
+
+        ASK: the brokers may have committed nevertheless, so continue at the offsets that they have.
+        """
+        self._note_current()
         queues = list(self._seen)
         known: dict[Queue, int] = {}
         try:
             if ask and queues:
-                with suppress(PocketMQError):  # The next commit is refused if it does not fit.
+                with suppress(
+                    PocketMQError
+                ):  # If the offset is wrong then, the next commit is refused.
                     known = await committed_offsets(self._reading.parts, queues)
         finally:
             self._go_back_to(known)
 
     def _go_back_to(self, known: Mapping[Queue, int]) -> None:
-        """End it; every queue continues at its KNOWN committed offset, or else where this commit began to read it."""
+        """Let each queue continue at its KNOWN committed offset, or else at the first message of this atomic commit."""
         for queue, (stretches, first) in self._seen.items():
             for stretch in stretches:
                 stretch.annul()
             self._go_back(queue, first, known.get(queue, -1))
-        self._cursor.finish()  # Of what is void.
+        self._cursor.finish()  # The messages are void, so this commits nothing.
         self._end()
 
     def _go_back(self, queue: Queue, first: int, committed: int) -> None:
@@ -153,10 +163,10 @@ class AtomicReading:
             return
         if committed >= 0 and reading.supply is not None:
             reading.supply.keeper.learn(queue, committed)
-        reading.go(active, offset)
+        reading.restart_at(active, offset)
         reading.positions.finish(ReadPosition(active.stretch, offset))
 
     def _end(self) -> None:
-        self._reading.watch(None)
+        self._reading.observe(None)
         self._seen = {}
-        self._reading.let_go_of_ended()
+        self._reading.return_if_ended()

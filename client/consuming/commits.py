@@ -1,10 +1,10 @@
-"""Committed offsets of a consumer, which the brokers keep for its group.
+"""Commits offsets of a consumer to the brokers, which store them for the group.
 
-A broker takes all offsets of a request or none, and its error does not name the queue. After an error that may be about
-one queue, each half is committed by itself, down to the queue that causes it. A queue that another consumer owns now
-(LeaseLost), or that does not exist any more, is given up: the consumer loses it. Any other error is raised after the
-other queues were committed. If a broker may have lost what was committed, it is committed again, with its metadata.
-Offsets that did not change are not committed again.
+A broker accepts all offsets of a request or none, and its error does not name the queue. After an error that one queue
+may have caused, each half is committed by itself, until that queue is found. If another consumer owns the queue now
+(LeaseLost), or if it no longer exists, the consumer loses it. Any other error is raised after the other queues were
+committed. If a broker may have lost committed offsets, they are committed again, with their metadata. Unchanged offsets
+are not committed again.
 
 Not thread-safe: the client's event loop owns it.
 """
@@ -29,16 +29,16 @@ from .parts import QUEUE_IS_GONE, ConsumerParts
 logger = logging.getLogger(__name__)
 
 
-#: What was committed reaches the followers of a master in a tenth of this.
+#: Commits reach the followers of a master in a tenth of this time.
 _LAG_MS: Final = 1_000
-#: Of each queue, so many of the last moments' offsets are kept in mind.
+#: Maximum number of recent offsets that are remembered per queue.
 _RECENT_MAX: Final = 1_024
-#: Queues that one log line names.
+#: Maximum number of queues in one log line.
 _QUEUES_NAMED: Final = 8
-#: A broker's clock waits for so long without an outcome (PATIENCE_S of broker/unfinished_messages.py).
-HURRY_MS: Final = 5_000
-_LOOK_MS: Final = 5
-#: Errors of a request that one of its queues may cause alone.
+#: How long the virtual clock of a broker waits for a commit (PATIENCE_S of broker/unfinished_messages.py).
+CLOCK_WAIT_MS: Final = 5_000
+_QUICK_INTERVAL_MS: Final = 5
+#: Errors that a single queue of a request may cause.
 _OF_ONE_QUEUE: Final = (
     errors.LeaseLost,
     *QUEUE_IS_GONE,
@@ -46,14 +46,14 @@ _OF_ONE_QUEUE: Final = (
     errors.NotAuthorized,
     errors.InvalidArgument,
 )
-#: The right, the offset, and its text; None: as it is.
+#: The held queue, the offset, and its metadata; None: the metadata stays as it is.
 _Row: TypeAlias = tuple[HeldQueue, int, str | None]
 
 
 class OffsetKeeper(ABC):
-    """Keeps offsets: the brokers for a group, a file for a consumer that reads everything for itself."""
+    """Stores offsets: on the brokers for a group, or in a file for a broadcasting consumer."""
 
-    #: Can texts go with offsets?
+    #: Whether metadata can be stored with offsets.
     keeps_metadata: ClassVar[bool] = True
 
     def __init__(self) -> None:
@@ -63,45 +63,47 @@ class OffsetKeeper(ABC):
     async def commit(
         self, offsets: Mapping[Queue, int], metadata: Mapping[Queue, str] | None = None
     ) -> None:
-        """Keep OFFSETS, and with those of the queues in METADATA these texts ("": none).
+        """Store OFFSETS, and METADATA by queue ("" deletes the metadata).
 
-        A queue that is not in METADATA keeps its text as long as its offset.
+        If a queue is not in METADATA, its metadata stays until its offset changes.
         """
 
     @abstractmethod
     def doubt(self, broker: str) -> None:
-        """Hear that the connection to BROKER broke: it may be another run, and not know what was committed last."""
+        """Note that the connection to BROKER broke: it may have restarted and lost the last commits."""
 
     def begin(self, held: HeldQueue) -> None:
-        """Note what was kept of a queue when it came."""
+        """Note the committed offset of a queue that was assigned."""
         if held.committed >= 0:
             self._committed[held.queue] = held.committed
 
     def committed(self, queue: Queue) -> int | None:
-        """Return what was kept last of QUEUE, by us or before it came; None: nothing yet."""
+        """Return the last committed offset of QUEUE, by this consumer or before it was assigned; None: none yet."""
         return self._committed.get(queue)
 
     def kept(self, queue: Queue) -> frozenset[int]:
-        """Return what the broker or file may have as the last offset of QUEUE if no one else committed; −1: none."""
+        """Return the offsets that may be stored for QUEUE if no other member has committed; −1: none is stored."""
         return frozenset((self._committed.get(queue, -1),))
 
     def learn(self, queue: Queue, offset: int) -> None:
-        """Note that OFFSET of QUEUE is committed, by another part of the client."""
+        """Note that another part of the client has committed OFFSET of QUEUE."""
         self._committed[queue] = offset
 
     @abstractmethod
-    def still_there(self, queue: Queue, sent_ms: int, breaks: int) -> None:
-        """Hear that what was asked at SENT_MS, after BREAKS of the broker, was answered under our right to QUEUE: until
-        then it was the same run and the same master.
+    def confirm(self, queue: Queue, sent_ms: int, breaks: int) -> None:
+        """Note that the broker of QUEUE answered a request that was sent at SENT_MS, and that it still knew the lease.
+
+        So until SENT_MS it had not restarted, and the master was the same. BREAKS: how often connections to it had
+        broken then.
         """
 
     def forget(self, queue: Queue) -> None:
-        """Forget what was kept of QUEUE: it has gone."""
+        """Forget QUEUE, which was revoked or lost."""
         self._committed.pop(queue, None)
 
 
 class Commits(OffsetKeeper):
-    """Commits for the group what SOURCE says that we hold."""
+    """Commits offsets of the queues that the consumer holds, for its group."""
 
     def __init__(self, parts: ConsumerParts, source: QueueSource) -> None:
         super().__init__()
@@ -111,22 +113,22 @@ class Commits(OffsetKeeper):
         self._timeout_ms = parts.config.request_timeout_ms
         self._counts = parts.counts
         self._source = source
-        #: What is committed again, since its broker may have forgotten it.
+        #: Queues whose offset is committed again, because their broker may have lost it.
         self._doubtful: set[Queue] = set()
-        #: What else the next master of a replica set may take for committed, and since when, by queue: it may lack the
-        #: latest commits, and may have one that was not answered.
+        #: By queue: other offsets that the next master of a replica set may have as committed, and since when. It may
+        #: lack the latest commits, and it may have a commit that was not answered.
         self._recent: dict[Queue, deque[tuple[int, int]]] = {}
-        #: How often its broker had broken off when each queue's offset was last known to be there.
+        #: By queue: how often connections to its broker had broken when the broker last confirmed its offset.
         self._breaks: dict[Queue, int] = {}
-        #: Texts that we committed with what is committed now.
+        #: Metadata that was committed with the present offsets.
         self._metadata: dict[Queue, str] = {}
 
     def doubt(self, broker: str) -> None:
-        """Commit again to BROKER what it took so far: a broker writes offsets down only now and then."""
+        """Commit all offsets of BROKER again with the next commit: a broker flushes offsets only at intervals."""
         self._doubtful |= {queue for queue in self._committed if queue.broker == broker}
 
     def forget(self, queue: Queue) -> None:
-        """Forget what was committed of QUEUE: another member continues with it."""
+        """Forget QUEUE: another member reads it now."""
         super().forget(queue)
         self._doubtful.discard(queue)
         self._recent.pop(queue, None)
@@ -140,7 +142,7 @@ class Commits(OffsetKeeper):
     def kept(self, queue: Queue) -> frozenset[int]:
         recent = [offset for _, offset in self._recent.get(queue, ())]
         if self._breaks.get(queue) == self._session.routes.breaks(queue.broker):
-            # What else its broker says now, it has been told since: by somebody else, or by a commit without an answer.
+            # The broker has not restarted. Another offset is from another consumer, or from a commit without a reply.
             recent = recent[-1:]
         return super().kept(queue) | set(recent)
 
@@ -153,20 +155,20 @@ class Commits(OffsetKeeper):
         self._know_until(queue, now_ms)
         self._breaks[queue] = self._session.routes.breaks(queue.broker)
 
-    def still_there(self, queue: Queue, sent_ms: int, breaks: int) -> None:
+    def confirm(self, queue: Queue, sent_ms: int, breaks: int) -> None:
         if queue in self._breaks:
             self._breaks[queue] = max(self._breaks[queue], breaks)
             self._know_until(queue, sent_ms)
 
     def _note_recent(self, queue: Queue, offset: int) -> None:
-        """Note that the next master may take OFFSET of QUEUE for committed."""
+        """Note that the next master may have OFFSET of QUEUE as committed."""
         recent = self._recent.setdefault(queue, deque(maxlen=_RECENT_MAX))
         if recent and recent[-1][1] == offset:
             recent.pop()
         recent.append((self._session.clock.now_ms(), offset))
 
     def _know_until(self, queue: Queue, now_ms: int) -> None:
-        """Forget what no master after NOW_MS takes for committed, unless the last commit was not answered."""
+        """Forget offsets that no master elected after NOW_MS can have, unless the last commit was not answered."""
         recent = self._recent.get(queue)
         if recent and recent[-1][1] == self._committed.get(queue):
             while recent and recent[0][0] < now_ms - _LAG_MS:
@@ -175,18 +177,18 @@ class Commits(OffsetKeeper):
     async def commit(
         self, offsets: Mapping[Queue, int], metadata: Mapping[Queue, str] | None = None
     ) -> None:
-        """Commit OFFSETS, to all brokers at once; queues that are not held, or committed so far, are left out.
+        """Commit OFFSETS to all brokers at once, except queues that are not held or whose offset is committed already.
 
-        Those in METADATA are committed once more. Raises the first error that a broker gave, once all have answered.
-        A queue that was lost, or does not exist any more, is none.
+        Queues in METADATA are committed in any case. When all brokers have answered, raises the first error. A queue
+        that was lost or no longer exists is no error.
         """
         self._parts.need_group("commit")
-        texts = metadata or {}
+        metadata = metadata or {}
         by_broker: dict[str, list[_Row]] = {}
         for queue, offset in offsets.items():
             held = self._source.held(queue)
             is_known = self._committed.get(queue) == offset
-            text = texts.get(queue)
+            text = metadata.get(queue)
             if is_known and text is None:
                 if queue not in self._doubtful:
                     continue
@@ -207,7 +209,7 @@ class Commits(OffsetKeeper):
 
     async def _commit_to(self, broker: str, rows: list[_Row]) -> None:
         try:
-            await self._ask(broker, rows)
+            await self._request(broker, rows)
         except PocketMQError as error:
             if len(rows) > 1 and isinstance(error, _OF_ONE_QUEUE):
                 await self._commit_halves(broker, rows)
@@ -217,10 +219,10 @@ class Commits(OffsetKeeper):
                 self.doubt(broker)
             if not isinstance(error, (errors.LeaseLost, *QUEUE_IS_GONE)):
                 raise
-            self._give_up(rows[0][0], error)
+            self._lose(rows[0][0], error)
 
     async def _commit_halves(self, broker: str, rows: list[_Row]) -> None:
-        """Commit each half of ROWS by itself; raise the first error once both were tried."""
+        """Commit each half of ROWS by itself; raise the first error after both tries."""
         half = len(rows) // 2
         first_error: PocketMQError | None = None
         for part in rows[:half], rows[half:]:
@@ -231,18 +233,18 @@ class Commits(OffsetKeeper):
         if first_error is not None:
             raise first_error
 
-    def _give_up(self, held: HeldQueue, error: PocketMQError) -> None:
-        """Lose HELD, of which nothing can be committed any more."""
+    def _lose(self, held: HeldQueue, error: PocketMQError) -> None:
+        """Report to the source that HELD is lost, because nothing can be committed for it any more."""
         if isinstance(error, QUEUE_IS_GONE):
             logger.warning(
-                "offset not committed, the queue does not exist any more %s",
+                "offset not committed, queue no longer exists %s",
                 Facts(group=self._group, queue=held.queue, reason=error.message),
             )
             if not held.token:
                 return  # Queues without leases are never lost.
         self._source.lost(held)
 
-    async def _ask(self, broker: str, rows: Iterable[_Row]) -> None:
+    async def _request(self, broker: str, rows: Iterable[_Row]) -> None:
         request = pb.CommitOffsetsRequest(group=self._group)
         for held, offset, text in rows:
             topic, _, number = held.queue
@@ -268,9 +270,9 @@ class Commits(OffsetKeeper):
 
 
 class RegularCommits:
-    """Has KEEPER commit what FINISHED() says, every auto_commit_interval_ms; what fails is tried again.
+    """Commits finished messages every auto_commit_interval_ms, and retries after errors.
 
-    Where a broker's clock waits for what was fetched, at once when it is finished, for HURRY_MS.
+    If the virtual clock of a broker waits for fetched messages, it commits every few milliseconds for CLOCK_WAIT_MS.
     """
 
     def __init__(
@@ -283,25 +285,25 @@ class RegularCommits:
         self._clock = parts.session.clock
         self._keeper = keeper
         self._finished = finished
-        self._hurries = False
-        self._hurries_until_ms = 0
-        #: What has come back, and is finished further than its broker knows.
+        self._is_quick = False
+        self._quick_until_ms = 0
+        #: Queues that were assigned again, and the offsets up to which they are finished but not committed.
         self._resumed: dict[Queue, int] = {}
 
     def start(self) -> None:
-        """Begin, until the session ends."""
+        """Start; the end of the session ends it."""
         self._parts.session.tasks.spawn(self._run())
-        self._parts.on_clock_waits.append(self._hurry)
+        self._parts.on_clock_waits.append(self._commit_quickly)
 
     def resumed(self, held: HeldQueue, offset: int) -> None:
-        """Commit soon that HELD, which was lost and has come back, is finished up to OFFSET."""
+        """Commit soon that HELD, which was lost and is assigned again, is finished up to OFFSET."""
         if offset != held.committed:
             if not self._resumed:
                 self._parts.session.tasks.spawn(self._commit_resumed())
             self._resumed[held.queue] = offset
 
     async def _commit_resumed(self) -> None:
-        """Commit what has come back in this turn, in one go."""
+        """Commit the queues that were assigned again in this turn of the event loop, in one request per broker."""
         resumed, self._resumed = self._resumed, {}
         are_there = await asyncio.gather(*(self._is_there(*one) for one in resumed.items()))
         finished = self._finished()
@@ -309,19 +311,22 @@ class RegularCommits:
         await self._commit({queue: finished[queue] for queue in there if queue in finished})
 
     async def _is_there(self, queue: Queue, offset: int) -> bool:
-        """Has QUEUE as many messages? If not, an administrator accepted a loss; the reader finds where to continue."""
+        """Return whether QUEUE has messages up to OFFSET.
+
+        If not, an administrator has accepted the loss of messages. Then the reader finds where to continue.
+        """
         try:
             bounds = await self._parts.bounds.of(queue, None)
         except PocketMQError:
             return False  # It is committed with the others.
         return offset <= bounds.max_offset
 
-    def _hurry(self) -> None:
-        """Hear that a broker's clock waits until what has just come is committed."""
-        self._hurries_until_ms = self._clock.now_ms() + HURRY_MS
-        if not self._hurries:
-            self._hurries = True
-            self._parts.session.tasks.spawn(self._run_hurrying())
+    def _commit_quickly(self) -> None:
+        """Commit every few milliseconds for a while: the clock of a broker waits for the messages just fetched."""
+        self._quick_until_ms = self._clock.now_ms() + CLOCK_WAIT_MS
+        if not self._is_quick:
+            self._is_quick = True
+            self._parts.session.tasks.spawn(self._run_quickly())
 
     async def _run(self) -> None:
         interval_ms = self._parts.config.auto_commit_interval_ms
@@ -329,13 +334,13 @@ class RegularCommits:
             await self._clock.sleep_until(self._clock.now_ms() + interval_ms)
             await self._commit(self._finished())
 
-    async def _run_hurrying(self) -> None:
+    async def _run_quickly(self) -> None:
         try:
-            while (now_ms := self._clock.now_ms()) < self._hurries_until_ms:
-                await self._clock.sleep_until(now_ms + _LOOK_MS)
+            while (now_ms := self._clock.now_ms()) < self._quick_until_ms:
+                await self._clock.sleep_until(now_ms + _QUICK_INTERVAL_MS)
                 await self._commit(self._finished())
         finally:
-            self._hurries = False
+            self._is_quick = False
 
     async def _commit(self, offsets: Mapping[Queue, int]) -> None:
         try:
@@ -343,6 +348,6 @@ class RegularCommits:
         except PocketMQError as error:
             queues = ", ".join(map(str, sorted(offsets)[:_QUEUES_NAMED]))
             logger.warning(
-                "offsets not committed, trying again later %s",
+                "offsets not committed, will retry %s",
                 Facts(group=self._parts.group, queues=queues, reason=error.message),
             )

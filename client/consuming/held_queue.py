@@ -1,17 +1,17 @@
-"""A queue that the consumer holds: how sharing passes it to reading, and how far its consumer has read it. Pure.
+"""A queue that the consumer holds: how a source passes it to its user, and how far the consumer has read it. No I/O.
 
-Sharing calls `begin` for a queue that the consumer may read, and `end` for one that it must release.
+The source calls `begin` for a queue that the consumer may read, and `end` for one that it must release.
 
-    source (who gets which queue)          user (who reads)
-    sharing.py           a group's share  ───►  begin(held)         read on at the committed offset
-    unshared_queues.py   all, or chosen   ◄───  lost(held)          the broker says that the consumer lost it
+    source (assigns queues)                user (reads queues)
+    sharing.py           the assignment   ───►  begin(held)         read from the committed offset on
+    unshared_queues.py   all, or chosen   ◄───  lost(held)          the broker replied that the consumer lost it
                                           ───►  end(queue, lost)    stop, finish or drop, commit; then it is released
 
 For each queue `begin` and `end` alternate; `begin` is called again only after `end` has returned.
 
-A message is *delivered* when the application gets it and *finished* when the application asks for more (or
-commits, or closes without an error). Only finished messages are committed, so that a crash in between delivers them
-again. Offsets are those of the next message.
+A message is *delivered* when the application gets it. It is *finished* when the application asks for more, commits, or
+closes without an error. Only finished messages are committed, so that a crash before that redelivers them. An offset is
+always that of the next message.
 """
 
 from __future__ import annotations
@@ -31,89 +31,91 @@ class HeldQueue:
     """A queue that the consumer may read and commit."""
 
     queue: Queue
-    #: The lease's token at the broker; 0: the queue is not shared, other consumers may read it, too.
+    #: The token of its lease at the broker; 0: the queue is not shared, and other consumers may read it too.
     token: int
-    #: The group's offset when it was given; −1: never committed.
+    #: The committed offset of the group when the queue was assigned; −1: never committed.
     committed: int
-    #: This consumer starts the group: the settings "earliest" and "latest" come before what is committed.
+    #: Whether start="earliest" and "latest" take precedence over the committed offset, because this consumer is the
+    #: first member of its group.
     from_start: bool = False
 
 
 class QueueUser(Protocol):
-    """Reads the queues that a source gives it. All calls come on the event loop."""
+    """Reads the queues that a source assigns to it. All calls are made on the event loop."""
 
     def begin(self, held: HeldQueue) -> None:
-        """Read the queue from now on."""
+        """Start to read the queue."""
         ...
 
     async def end(self, queue: Queue, *, lost: bool) -> None:
-        """Stop reading QUEUE, finish or drop what is held of it, and commit; it is let go when this returns.
+        """Stop reading QUEUE, finish or drop its messages, and commit. It is released when this returns.
 
-        LOST: another member may hold it already: nothing can be committed. Cancelled after rebalance_timeout_ms; then
-        the queue is released all the same, and messages that were not committed are redelivered to its next holder.
+        LOST: another member may hold the queue already, so nothing can be committed. The call is cancelled after
+        rebalance_timeout_ms. Then the queue is released nevertheless, and the next owner gets the messages that were
+        not committed.
         """
         ...
 
     def fail(self, error: PocketMQError) -> None:
-        """Have the application meet ERROR: it was refused, and what is held ends."""
+        """Raise ERROR to the application: the group refused this consumer."""
         ...
 
 
 class QueueSource(Protocol):
-    """Gives queues to a user."""
+    """Assigns queues to a user."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start to assign queues."""
         ...
 
     def held(self, queue: Queue) -> HeldQueue | None:
-        """Return the lease by which QUEUE is read; None: the consumer does not hold it."""
+        """Return QUEUE with its lease; None: the consumer does not hold it."""
         ...
 
     def lost(self, held: HeldQueue) -> None:
-        """Hear that the broker does not know HELD any more. Of an old right nothing happens."""
+        """Note that the broker does not know HELD any more. Ignored if the consumer has a newer lease."""
         ...
 
     def fetched(self, held: HeldQueue, sent_ms: int) -> None:
-        """Hear that the broker has answered a fetch of HELD that was sent at SENT_MS: its lease lasts from there."""
+        """Note that the broker has answered a fetch of HELD. Its lease counts from SENT_MS, when the fetch was sent."""
         ...
 
     def doubt(self, held: HeldQueue) -> None:
-        """Hear that the connection broke by which HELD was read: its broker may not know of it any more."""
+        """Note that the connection to the broker of HELD broke: the broker may not know the lease any more."""
         ...
 
     def look_again(self) -> None:
-        """Look for changes of the queues soon: an error suggests one."""
+        """Look for new and removed queues soon, because an error suggests a change."""
         ...
 
     async def close(self) -> None:
-        """Have every queue ended, and let go of all."""
+        """Call `end` for each queue, and release all."""
         ...
 
 
 class OffsetAndMetadata(NamedTuple):
-    """What is committed of a queue: the offset of the next message, and the text that goes with it; "": none does."""
+    """The committed offset of a queue, with its metadata."""
 
     offset: int
     """Offset of the next message to read."""
     metadata: str = ""
-    """Text that is committed with the offset; empty: none."""
+    """Text that was committed with the offset; empty: none."""
 
 
 class ReadStretch:
-    """The reading of HELD from where it began to where it ends: the queue moves, or the application seeks.
+    """One continuous reading of a held queue. It ends when the queue is revoked or lost, or when the application seeks.
 
-    Messages delivered from a stretch that has ended can still be finished; those of a void stretch do not count any
-    more. The event loop writes it, the consumers' API reads it.
+    Messages that were delivered from an ended stretch can still be finished. Messages of a void stretch cannot. The
+    event loop writes it; the API classes read it, perhaps in another thread.
     """
 
     __slots__ = ("ended", "held", "void")
 
     def __init__(self, held: HeldQueue) -> None:
         self.held = held
-        #: No more of it is delivered.
+        #: Whether no more messages of it are delivered.
         self.ended = False
-        #: Nothing of it is finished any more.
+        #: Whether its messages cannot be finished any more.
         self.void = False
 
     @property
@@ -121,36 +123,36 @@ class ReadStretch:
         return self.held.queue
 
     def end(self) -> None:
-        """Hand nothing more of it out."""
+        """Deliver no more of it."""
         self.ended = True
 
     def annul(self) -> None:
-        """End it; messages delivered from it do not count any more."""
+        """End it, so that messages delivered from it cannot be finished any more."""
         self.ended = self.void = True
 
 
 class ReadPosition(NamedTuple):
-    """The next message of a stretch."""
+    """The offset of the next message of a stretch."""
 
     stretch: ReadStretch
     offset: int
 
 
 class Batch(NamedTuple):
-    """Messages of one queue, and the queue offset after them."""
+    """Messages of one queue, and the queue offset after the last of them."""
 
     stretch: ReadStretch
     messages: MessageBatch
     next_offset: int
 
     def offset_at(self, index: int) -> int:
-        """Return the queue offset of message INDEX, or what is after the last one."""
+        """Return the queue offset of message INDEX, or the one after the last message."""
         if index >= len(self.messages):
             return self.next_offset
         return self.messages[index].queue_offset
 
-    def offset_behind(self, count: int) -> int:
-        """Return the queue offset after the first COUNT messages; there are at least as many."""
+    def offset_after(self, count: int) -> int:
+        """Return the queue offset after the first COUNT messages, which the batch must have."""
         if count >= len(self.messages):
             return self.next_offset
         return self.messages[count - 1].queue_offset + 1
@@ -163,19 +165,19 @@ class Cursor:
 
     def __init__(self) -> None:
         self.batch: Batch | None = None
-        #: Indexes in the batch: of the first message that is delivered and not finished, and of the first that is not
-        #: delivered.
+        #: Index in the batch of the first message that is delivered and not finished. `end`: of the first message that
+        #: is not delivered.
         self.begin = 0
         self.end = 0
 
     def open(self, batch: Batch) -> None:
-        """Begin BATCH; the one before is finished."""
+        """Start BATCH; the batch before it is finished."""
         self.begin = self.end = 0
-        # Last: another thread that reads this must not find an old position in a new batch.
+        # This is the last step, so that no other thread finds an old position in the new batch.
         self.batch = batch
 
-    def hand_out(self, max_messages: int | None) -> MessageBatch:
-        """Return the next messages, at most MAX_MESSAGES; those before are finished."""
+    def deliver(self, max_messages: int | None) -> MessageBatch:
+        """Return the next messages, up to MAX_MESSAGES; those before them are finished."""
         rest = self.rest(max_messages)
         if rest:
             self.begin = self.end
@@ -183,7 +185,7 @@ class Cursor:
         return rest
 
     def rest(self, max_messages: int | None = None) -> MessageBatch:
-        """Return what is not delivered yet, up to MAX_MESSAGES; nothing of a stretch that has ended."""
+        """Return the messages that are not delivered yet, up to MAX_MESSAGES. Empty if the stretch has ended."""
         if self.batch is None or self.batch.stretch.ended:
             return NO_MESSAGES
         messages = self.batch.messages
@@ -192,7 +194,7 @@ class Cursor:
         return messages[self.end : self.end + max_messages]
 
     def one_by_one(self) -> Iterator[ReceivedMessage]:
-        """Deliver what is left, each message when it is asked for, which finishes the one before."""
+        """Deliver the rest one message at a time. Asking for a message finishes the one before it."""
         if self.batch is None:
             return
         stretch = self.batch.stretch
@@ -204,33 +206,36 @@ class Cursor:
             yield message
 
     def finish(self) -> ReadPosition | None:
-        """Finish all that is delivered; return the position after it."""
+        """Finish all messages that are delivered; return the position after them."""
         self.begin = self.end
-        return self.behind()
+        return self.after_delivered()
 
-    def behind(self) -> ReadPosition | None:
-        """Return the position after what is delivered; None: nothing is."""
+    def after_delivered(self) -> ReadPosition | None:
+        """Return the position after the delivered messages; None: there are none."""
         if self.batch is None or not self.end:
             return None
-        return ReadPosition(self.batch.stretch, self.batch.offset_behind(self.end))
+        return ReadPosition(self.batch.stretch, self.batch.offset_after(self.end))
 
-    def before(self) -> ReadPosition | None:
-        """Return the position of what is delivered and not finished: a failure redelivers from there."""
+    def before_unfinished(self) -> ReadPosition | None:
+        """Return the position of the first message that is delivered and not finished; None: nothing is delivered.
+
+        After a failure, messages are redelivered from there.
+        """
         if self.batch is None or not self.end:
             return None
         return ReadPosition(self.batch.stretch, self.batch.offset_at(self.begin))
 
 
 class Positions:
-    """What is finished, by queue. Not thread-safe: the consumer's event loop owns it."""
+    """Up to where each queue is finished. Not thread-safe: the consumer's event loop owns it."""
 
     def __init__(self) -> None:
         self._finished: dict[Queue, int] = {}
-        #: Of queues that went: what may have been kept then, and up to where they were finished.
+        #: Queues that the consumer held before: the offsets that may be committed, and up to where they were finished.
         self._left: dict[Queue, tuple[frozenset[int], int]] = {}
 
     def finish(self, position: ReadPosition | None) -> None:
-        """Note that the application has finished what is before POSITION."""
+        """Note that the application has finished the messages before POSITION."""
         if position is not None and not position.stretch.void:
             self._finished[position.stretch.queue] = position.offset
 
@@ -238,24 +243,26 @@ class Positions:
         """Return up to where each queue is finished."""
         return dict(self._finished)
 
-    def leave(self, queue: Queue, kept: frozenset[int], begun: int | None) -> None:
-        """Forget QUEUE but for what was finished of it, if nothing was: where it was BEGUN. What is committed of it is
-        one of KEPT."""
-        finished = self._finished.pop(queue, begun)
+    def leave(self, queue: Queue, kept: frozenset[int], started: int | None) -> None:
+        """Note that the consumer does not hold QUEUE any more, in case it is assigned again.
+
+        KEPT: the offsets that may be committed for it. STARTED: where reading started, used if nothing is finished.
+        """
+        finished = self._finished.pop(queue, started)
         if finished is not None:
             self._left[queue] = kept, finished
 
     def go_back(self, queue: Queue, offset: int) -> None:
-        """Forget that messages of QUEUE from OFFSET on were finished, also if the queue returns."""
+        """Forget that messages of QUEUE from OFFSET on were finished, also if the queue is assigned again."""
         if queue in self._finished:
             self._finished[queue] = offset
         if queue in self._left:
             self._left[queue] = self._left[queue][0], offset
 
     def resume(self, held: HeldQueue) -> int | None:
-        """Return where to continue in a queue that has returned; None: at its committed offset.
+        """Return where to continue in a queue that is assigned again; None: at its committed offset.
 
-        If no other member has committed since the consumer last held it, what it had finished then is still finished.
+        If no other member has committed since this consumer held it, messages that were finished then still are.
         """
         kept, finished = self._left.pop(held.queue, (frozenset[int](), 0))
         if held.committed not in kept or finished < held.committed:

@@ -1,16 +1,16 @@
-"""The leases by which a member holds queues: requested, renewed, released, each broker's queues in one request.
+"""The leases by which a member holds queues: it requests, renews and releases them, in one request per broker.
 
     wanted ──granted──► held ──released──► gone
       ▲                  │
       └── unwanted       └──lost: refused, or not renewed in time
 
-The broker delays its reply while another member holds the queue (`wait_ms`), so it is granted as soon as it is free.
-Grants that are not wanted any more are released at once.
+The broker delays its reply while another member holds the queue (`wait_ms`), so a lease is granted as soon as the queue
+is free. Grants that are not wanted any more are released at once.
 
-A fetch renews the lease of its queue. If no fetch was answered in time, a request of its own renews it, with all others
-of that broker, when a quarter of its time is left; so does one after a broken connection, because a restarted broker
-does not know the lease. A lease that was not renewed is lost, by the client's clock, a tenth of its time before another
-member can get it: the time counts from before the request was sent.
+A fetch renews the lease of its queue. If no fetch was answered in time, a lease request renews it when a quarter of its
+time is left, together with all other leases of that broker. After a broken connection it is renewed at once, because a
+restarted broker does not know the lease. The time of a lease counts from before the request was sent. A lease that was
+not renewed counts as lost when a tenth of its time is left, so before another member can get the queue.
 
 Not thread-safe: its event loop owns it.
 """
@@ -33,54 +33,57 @@ from .parts import ConsumerParts
 
 logger = logging.getLogger(__name__)
 
-#: A lease is renewed when 1/4 of its time is left, and lost 1/10 before its end. A broker is not asked to wait for
-#: longer than 1/3 of it: what it grants counts from before the question.
+#: A lease is renewed when 1/4 of its time is left, and lost when 1/10 is left. A broker waits up to 1/3 of it before it
+#: answers, because the time of a granted lease counts from before the request.
 _RENEWAL: Final = 4
 _MARGIN: Final = 10
 _WAIT: Final = 3
-#: As long as no broker has said how long its leases are.
+#: Assumed duration of leases until a broker has sent its own.
 _LEASE_MS: Final = 15_000
 _PAUSE_MS: Final = 100
 _PAUSE_MAX_MS: Final = 1_000
 
 
 class LeaseHolder(Protocol):
-    """Hears what became of queues."""
+    """Called when leases are granted, renewed or lost."""
 
     def granted(self, queue: Queue, token: int, committed: int, waited_ms: int) -> None:
-        """The lease of QUEUE was granted, after WAITED_MS."""
+        """Called when the lease of QUEUE was granted, after WAITED_MS."""
         ...
 
-    def ran_out(self, queue: Queue) -> None:
-        """Another member may hold QUEUE."""
+    def expired(self, queue: Queue) -> None:
+        """Called when the lease of QUEUE is lost: another member may hold it."""
         ...
 
     def renewed(self, queue: Queue, sent_ms: int, breaks: int) -> None:
-        """The lease of QUEUE was renewed by what was sent at SENT_MS, after BREAKS of its broker."""
+        """Called when a request that was sent at SENT_MS has renewed the lease of QUEUE.
+
+        BREAKS: how often connections to its broker had broken when it was sent.
+        """
         ...
 
     def look_again(self) -> None:
-        """An error suggests that queues have changed."""
+        """Called after an error that suggests a change of queues."""
         ...
 
 
 @dataclass(slots=True)
 class _Lease:
     token: int
-    #: The broker has renewed it for LEASE_MS at this instant or later.
+    #: The broker has renewed it for `lease_ms` at this time or later.
     from_ms: int
     lease_ms: int
-    #: The broker may be another run, that knows nothing of it.
+    #: Whether the broker may have restarted and not know the lease.
     is_doubtful: bool = False
 
     @property
     def ends_ms(self) -> int:
-        """From here on another member may hold it, by the client's clock."""
+        """When it counts as lost, by the client's clock."""
         return self.from_ms + self.lease_ms - self.lease_ms // _MARGIN
 
     @property
     def renew_ms(self) -> int:
-        """When it has to be renewed if no fetch does it."""
+        """When a lease request has to renew it, unless a fetch does."""
         if self.is_doubtful:
             return self.from_ms
         return self.from_ms + self.lease_ms - self.lease_ms // _RENEWAL
@@ -94,13 +97,13 @@ class Leases:
         self._session = parts.session
         self._member_id = member_id
         self._holder = holder
-        #: The latest generation of the group that we know.
+        #: The latest known generation of the group.
         self.generation = 0
-        #: Since when each queue is wanted; the object distinguishes one request from the next.
+        #: By queue: since when it is wanted. The identity of the list distinguishes one request from the next.
         self._wanted: dict[Queue, list[int]] = {}
         self._held: dict[Queue, _Lease] = {}
         self._lease_ms = parts.config.lease_ms or _LEASE_MS
-        #: What goes back to each broker, and who sends it.
+        #: By broker: the tokens of queues to release, and the task that sends them.
         self._leaving: dict[str, tuple[dict[Queue, int], asyncio.Task[None]]] = {}
         self._alarms: dict[str, Alarm] = {}
         self._watch = Alarm(self._session.clock, self._session.tasks)
@@ -108,15 +111,15 @@ class Leases:
 
     @property
     def wanted(self) -> Collection[Queue]:
-        """What is asked for and not held."""
+        """The queues whose lease is requested and not granted yet."""
         return self._wanted.keys()
 
-    def heard_of(self, generation: int) -> None:
-        """Ask for queues by GENERATION of the group, unless a later one is known."""
+    def note_generation(self, generation: int) -> None:
+        """Use GENERATION of the group in requests, unless a later one is known."""
         self.generation = max(self.generation, generation)
 
     def want(self, queues: Iterable[Queue]) -> None:
-        """Ask for QUEUES, until they are granted or not wanted any more."""
+        """Request the leases of QUEUES until they are granted or `unwant` is called."""
         now_ms = self._session.clock.now_ms()
         by_broker: dict[str, dict[Queue, list[int]]] = {}
         for queue in queues:
@@ -128,7 +131,7 @@ class Leases:
                 self._session.tasks.spawn(self._ask_until_granted(broker, dict(part)))
 
     def unwant(self, queues: Iterable[Queue]) -> None:
-        """Ask for QUEUES no more."""
+        """Stop requesting the leases of QUEUES."""
         for queue in queues:
             self._wanted.pop(queue, None)
 
@@ -140,7 +143,7 @@ class Leases:
                 await self._ask(broker, open_wishes)
                 pause_ms = _PAUSE_MS
             except PocketMQError as error:
-                self._note_trouble("queues cannot be had, trying again", broker, error, pause_ms)
+                self._log_failure("leases not granted, retrying", broker, error, pause_ms)
                 self._renew_routes(open_wishes)
                 await clock.sleep_until(clock.now_ms() + pause_ms)
                 pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)
@@ -161,7 +164,7 @@ class Leases:
         if unwanted:
             await self._release(broker, unwanted)
         if not any(answer.token for answer in reply.queues):
-            # A broker that does not wait must not be asked without a pause.
+            # A broker that answers at once must not be asked again without a pause.
             since_ms = self._session.clock.now_ms() - sent_ms
             if since_ms < _PAUSE_MAX_MS:
                 await self._session.clock.sleep_until(sent_ms + _PAUSE_MAX_MS)
@@ -193,14 +196,14 @@ class Leases:
         self._holder.granted(queue, answer.token, answer.committed, now_ms - since_ms)
 
     def fetched(self, queue: Queue, token: int, sent_ms: int) -> None:
-        """Count the lease of QUEUE from SENT_MS: a fetch under TOKEN that was sent then has been answered."""
+        """Count the lease of QUEUE from SENT_MS, because a fetch with TOKEN that was sent then was answered."""
         lease = self._held.get(queue)
-        # Who waits for its end looks again then: a lease that lasts longer needs no bell.
+        # Needs no alarm: the tasks that wait for the end of the lease check it again when they wake.
         if lease is not None and lease.token == token:
             lease.from_ms = max(lease.from_ms, sent_ms)
 
     def doubt(self, queue: Queue) -> None:
-        """Renew the lease of QUEUE as soon as its broker can be reached: the connection broke."""
+        """Renew the lease of QUEUE as soon as its broker can be reached, because the connection broke."""
         lease = self._held.get(queue)
         if lease is not None and not lease.is_doubtful:
             lease.is_doubtful = True
@@ -233,7 +236,7 @@ class Leases:
                     await self._renew(broker, dict(part))
                 pause_ms = _PAUSE_MS
             except PocketMQError as error:
-                self._note_trouble("queues not renewed, trying again", broker, error, pause_ms)
+                self._log_failure("leases not renewed, retrying", broker, error, pause_ms)
                 self._renew_routes(held)
                 await clock.sleep_until(clock.now_ms() + pause_ms)
                 pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)
@@ -261,13 +264,13 @@ class Leases:
                 self._lose(queue, self._refusal(answer.holder))
 
     def _refusal(self, holder: str) -> str:
-        """Return why a lease was not renewed; its HOLDER is told, "" for none."""
-        if holder == self._member_id:  # Nothing else keeps a holder from its lease.
+        """Return why a lease was not renewed. HOLDER: the member that has it, as the broker replied; "": none."""
+        if holder == self._member_id:  # There is no other reason to refuse the holder.
             return "the queue was removed from its topic"
-        return f"held by {holder}" if holder else "the lease has ended"
+        return f"held by member {holder}" if holder else "the lease has expired"
 
     async def _watch_ends(self) -> None:
-        """Lose what was not renewed before its end."""
+        """Lose each lease that was not renewed before its end."""
         clock = self._session.clock
         while True:
             if not self._held:
@@ -282,16 +285,16 @@ class Leases:
     def _lose(self, queue: Queue, why: str) -> None:
         del self._held[queue]
         logger.warning("queue lost %s", Facts(group=self._parts.group, queue=queue, reason=why))
-        self._holder.ran_out(queue)
+        self._holder.expired(queue)
 
     def drop(self, queue: Queue) -> None:
-        """Forget the lease of QUEUE: its broker said that the member does not hold it."""
+        """Forget the lease of QUEUE, because its broker replied that this member does not hold it."""
         self._held.pop(queue, None)
 
     async def release(self, queue: Queue) -> None:
-        """Give QUEUE back; what is released in the same turn of the loop goes in one request.
+        """Release QUEUE. Queues that are released in the same turn of the event loop are in one request.
 
-        A broker that cannot be reached is not asked again: the lease ends by itself.
+        If the broker cannot be reached, there is no retry: the lease expires by itself.
         """
         lease = self._held.pop(queue, None)
         if lease is None:
@@ -328,11 +331,11 @@ class Leases:
             )
         except PocketMQError as error:
             logger.info(
-                "queues not released, their leases end by themselves %s",
+                "queues not released, their leases will expire %s",
                 Facts(group=self._parts.group, broker=broker, reason=error.message),
             )
 
-    def _note_trouble(self, event: str, broker: str, error: PocketMQError, pause_ms: int) -> None:
+    def _log_failure(self, event: str, broker: str, error: PocketMQError, pause_ms: int) -> None:
         first = pause_ms == _PAUSE_MS
         level = logging.WARNING if first else logging.DEBUG
         facts = Facts(group=self._parts.group, broker=broker, reason=error.message)
@@ -340,5 +343,5 @@ class Leases:
 
     def _renew_routes(self, queues: Iterable[Queue]) -> None:
         for topic in {queue.topic for queue in queues}:
-            self._session.routes.ask_anew(topic)
+            self._session.routes.refresh(topic)
         self._holder.look_again()

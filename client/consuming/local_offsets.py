@@ -1,6 +1,6 @@
-"""Offsets of a consumer that reads all queues for itself, in a file of Apache RocketMQ's format, `offsets.json`.
+"""Offsets of a broadcasting consumer, in a file of Apache RocketMQ's format, `offsets.json`.
 
-    ~/.rocketmq_offsets/<client id>/<group>/offsets.json        and offsets.json.bak, the one before
+    ~/.rocketmq_offsets/<client id>/<group>/offsets.json        and offsets.json.bak, the version before
 
     {
     →"offsetTable":{
@@ -13,12 +13,12 @@
     →}
     }
 
-The keys of the table are objects, so this is not JSON. The file is written as RocketMQ 5.5.0's Java client writes it
-(fastjson 2), and the layouts of both fastjson generations are read. If the file is missing, empty, or does not parse,
-its `.bak` is read.
+The keys of the table are objects, so this is not JSON. The file is written like the Java client of RocketMQ 5.5.0 does
+it (fastjson 2). The layouts of fastjson 1 and 2 can be read. If the file is missing, empty, or does not parse, its
+`.bak` is read.
 
-A write keeps what another consumer has written. The new file is on disk before it replaces the old one, and the old one
-becomes the `.bak`. So a crash at any moment leaves a complete file.
+A write keeps the offsets that other consumers have written. The new file is flushed to disk before it replaces the old
+one, and the old one becomes the `.bak`. So there is a complete file after a crash at any time.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ _NO_PATH: Final = re.compile(r"[/\\\x00]")
 
 
 def offsets_path(folder: str, client_id: str, group: str) -> Path:
-    """Return where the offsets of GROUP lie; FOLDER empty: `.rocketmq_offsets` in the user's home."""
+    """Return the path of the offsets of GROUP. FOLDER empty: `.rocketmq_offsets` in the user's home."""
     root = Path(folder) if folder else Path.home() / ".rocketmq_offsets"
     return root / _NO_PATH.sub("_", client_id) / group / "offsets.json"
 
 
 class LocalOffsets(OffsetKeeper):
-    """The offsets in the file at what FIND_PATH returns. Not thread-safe: its event loop owns it."""
+    """Stores offsets in the file whose path FIND_PATH returns. Not thread-safe: its event loop owns it."""
 
-    keeps_metadata = False  # Apache RocketMQ's file has no field for it.
+    keeps_metadata = False  # The file format of Apache RocketMQ has no field for it.
 
     def __init__(self, find_path: Callable[[], Awaitable[Path]], clock: Clock) -> None:
         super().__init__()
@@ -65,8 +65,8 @@ class LocalOffsets(OffsetKeeper):
         self._writing = asyncio.Lock()
 
     async def committed_of(self, queues: Collection[Queue]) -> dict[Queue, int]:
-        """Return where QUEUES continue; −1: nothing is known. Raises CorruptState if no file can be read."""
-        path = await self._place()
+        """Return the stored offsets of QUEUES; −1: none. Raises CorruptState if no file can be read."""
+        path = await self._located()
         with clock_held(self._clock):
             stored = await asyncio.to_thread(load, path)
         return {queue: stored.get(queue, -1) for queue in queues}
@@ -74,32 +74,32 @@ class LocalOffsets(OffsetKeeper):
     async def commit(
         self, offsets: Mapping[Queue, int], metadata: Mapping[Queue, str] | None = None
     ) -> None:
-        """Keep OFFSETS; METADATA is none. Raises OffsetStoreFailed if the file cannot be written."""
+        """Store OFFSETS; METADATA has to be empty. Raises OffsetStoreFailed if the file cannot be written."""
         new = {q: offset for q, offset in offsets.items() if self._committed.get(q) != offset}
         if not new:
             return
-        path = await self._place()
+        path = await self._located()
         async with self._writing:
             with clock_held(self._clock):
                 await asyncio.to_thread(save, path, new)
         self._committed |= new
 
     def doubt(self, broker: str) -> None:
-        """Nothing: the file has everything still."""
+        """Do nothing: the offsets are in the file, not on the broker."""
 
-    def still_there(self, queue: Queue, sent_ms: int, breaks: int) -> None:
-        """The file stays what it is, whichever master there is."""
+    def confirm(self, queue: Queue, sent_ms: int, breaks: int) -> None:
+        """Do nothing: the offsets are in the file, not on the broker."""
 
-    async def _place(self) -> Path:
+    async def _located(self) -> Path:
         if self._path is None:
             self._path = await self._find_path()
         return self._path
 
 
 def load(path: Path) -> dict[Queue, int]:
-    """Return the offsets in the file at PATH, or else in its `.bak`; none if neither is there.
+    """Return the offsets in the file at PATH, or else in its `.bak`. Empty if neither exists.
 
-    Raises CorruptState if what is there cannot be read.
+    Raises CorruptState if the existing file cannot be read.
     """
     backup = _backup(path)
     table, fault = _read(path)
@@ -108,13 +108,13 @@ def load(path: Path) -> dict[Queue, int]:
     older, older_fault = _read(backup)
     if fault:
         logger.warning(
-            "offsets not readable, taking the file before %s", Facts(path=path, reason=fault)
+            "offsets file not readable, using its backup %s", Facts(path=path, reason=fault)
         )
     if older_fault or (fault and older is None):
         missing = "is missing or empty"
         raise CorruptState(
-            f"{path} {fault or missing}, {backup} {older_fault or missing}:"
-            " repair one of the two, or move both away to start without offsets",
+            f"no readable offsets file: {path} {fault or missing}, {backup} {older_fault or missing}. Repair one of the"
+            " two, or move both away to start without offsets.",
             path=str(path),
             backup=str(backup),
         )
@@ -122,7 +122,7 @@ def load(path: Path) -> dict[Queue, int]:
 
 
 def save(path: Path, new: Mapping[Queue, int]) -> None:
-    """Put NEW into the file at PATH, next to what other processes have put there; on disk when this returns.
+    """Add NEW to the offsets in the file at PATH, and flush the file to disk. Offsets of other processes are kept.
 
     Raises OffsetStoreFailed.
     """
@@ -138,8 +138,8 @@ def save(path: Path, new: Mapping[Queue, int]) -> None:
         fresh.replace(path)
     except OSError as error:
         raise OffsetStoreFailed(
-            f"offsets cannot be kept in {path}: {error.strerror or error}; make it writable, or choose another"
-            " folder with offsets_folder",
+            f"cannot write the offsets file {path}: {error.strerror or error}. Make it writable, or set offsets_folder"
+            " to another folder.",
             path=str(path),
         ) from error
 
@@ -149,7 +149,7 @@ def _backup(path: Path) -> Path:
 
 
 def _keep_backup(path: Path) -> None:
-    """Make what the file holds its own `.bak`, unless it is not whole: then the older one is worth more."""
+    """Make the file at PATH the new `.bak`, unless it does not parse: then the older `.bak` is better."""
     if _read(path)[0] is None:
         return
     spare = path.with_name(f"{path.name}.bak.{os.getpid()}.new")
@@ -159,7 +159,7 @@ def _keep_backup(path: Path) -> None:
 
 
 def _read(path: Path) -> tuple[dict[Queue, int] | None, str]:
-    """Return what the file at PATH holds; or None, and what is wrong with it ("": it is missing or empty)."""
+    """Return the offsets in the file at PATH, or None and what is wrong with it ("": it is missing or empty)."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):
@@ -175,7 +175,7 @@ def _read(path: Path) -> tuple[dict[Queue, int] | None, str]:
 
 
 def render(offsets: Mapping[Queue, int]) -> str:
-    """Return OFFSETS as the file has them, in the order of topic, broker and number."""
+    """Return OFFSETS as text for the file, sorted by topic, broker and number."""
     entries = [
         "\t\t{\n"
         f'\t\t\t"brokerName":{_quoted(queue.broker)},\n'
@@ -193,7 +193,7 @@ def _quoted(text: str) -> str:
 
 
 def parse(text: str) -> dict[Queue, int]:
-    """Return the offsets in TEXT. Raises ValueError if it is nothing of the kind."""
+    """Return the offsets in TEXT. Raises ValueError if it does not parse."""
     scanner = _Scanner(text)
     table: dict[Queue, int] = {}
     for key in scanner.object():
@@ -203,7 +203,7 @@ def parse(text: str) -> dict[Queue, int]:
         for name in scanner.object():
             queue, offset = _queue_of(name), scanner.value()
             if not isinstance(offset, int) or isinstance(offset, bool):
-                raise ValueError(f"offset {offset!r} of {queue} is no number")
+                raise ValueError(f"offset {offset!r} of {queue} is not a number")
             table[queue] = offset
     scanner.end()
     return table
@@ -213,9 +213,9 @@ def _queue_of(key: Any) -> Queue:
     try:
         topic, broker, number = key["topic"], key["brokerName"], key["queueId"]
     except (KeyError, TypeError):
-        raise ValueError(f"{key!r} is no queue") from None
+        raise ValueError(f"{key!r} is not a queue") from None
     if not (isinstance(topic, str) and isinstance(broker, str) and isinstance(number, int)):
-        raise ValueError(f"{key!r} is no queue")
+        raise ValueError(f"{key!r} is not a queue")
     return Queue(topic, broker, number)
 
 
@@ -227,7 +227,7 @@ class _Scanner:
         self._at = 0
 
     def _next(self) -> str:
-        """Return the character after white space, "" at the end."""
+        """Skip white space and return the next character, "" at the end."""
         match = _SPACE.match(self._text, self._at)
         assert match is not None
         self._at = match.end()
@@ -236,7 +236,7 @@ class _Scanner:
     def _expect(self, wanted: str) -> str:
         found = self._next()
         if not found or found not in wanted:
-            raise ValueError(f"{found!r} at {self._at}, where one of {wanted!r} belongs")
+            raise ValueError(f"{found!r} at {self._at}, expected one of {wanted!r}")
         self._at += 1
         return found
 
@@ -254,14 +254,14 @@ class _Scanner:
                 return
 
     def value(self) -> Any:
-        """Return a value that is plain JSON."""
+        """Return the next value, which has to be plain JSON."""
         self._next()
         value, self._at = _DECODER.raw_decode(self._text, self._at)
         return value
 
     def end(self) -> None:
-        """Raise ValueError unless nothing follows."""
+        """Raise ValueError unless the text ends here."""
         if self._next():
             raise ValueError(
-                f"{self._text[self._at : self._at + 10]!r} at {self._at}, behind the end"
+                f"{self._text[self._at : self._at + 10]!r} at {self._at}, expected the end"
             )

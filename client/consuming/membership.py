@@ -1,16 +1,16 @@
-"""A member's stream to the coordinator of its group: found, joined, kept alive, found again.
+"""The stream of a group member to its coordinator: find the coordinator, join, keep the stream alive, and repeat.
 
-    find ──► join ──► hear Members and Assigned, heartbeats go out three times a session ──┐
-     ▲                                                                                     │
-     └── the stream breaks, the rightful coordinator is another one, subscriptions change ◄┘
+    find ──► join ──► receive Members and Assigned, send three heartbeats per session ─────────┐
+     ▲                                                                                         │
+     └── the stream breaks, another broker becomes the coordinator, subscriptions change ◄─────┘
 
-A stream that ends says nothing about the queues: what is held is held by its lease. The member comes back under its
-id and says what it holds. What the coordinator refuses for good reaches the application, and is tried again every
-10 s; only a member whose place another has taken (the same `instance_id`) does not come back.
+The end of the stream does not affect queues: the member holds them by leases. It joins again with the same member id
+and reports what it holds. If the coordinator refuses the member, the application gets the error, and the member retries
+every 10 s. Only if another member with the same `instance_id` has replaced it, it does not join again.
 
-The coordinator of a group is the broker to which its name hashes, or the next that can be reached: the brokers' names
-in order are a ring. All members find the same one as long as they see the same brokers; where they do not, or cannot
-reach the same, each half agrees for itself, and the leases of the queues keep them apart.
+The names of the brokers in order form a ring. The coordinator of a group is the broker to which the group's name
+hashes, or the next one that can be reached. All members find the same coordinator if they see the same brokers. If they
+do not, there are two coordinators with one half of the members each, and the leases of the queues prevent conflicts.
 
 Not thread-safe: its event loop owns it.
 """
@@ -36,16 +36,17 @@ from .parts import ConsumerParts
 
 logger = logging.getLogger(__name__)
 
-#: How often a member looks whether another broker has become the rightful coordinator.
+#: How often a member checks whether another broker has become the coordinator.
 WATCH_MS: Final = 30_000
-#: How long who was refused stays away.
+#: Pause after the coordinator refused the member.
 _REFUSED_MS: Final = 10_000
-#: Heartbeats in a session.
+#: Number of heartbeats per session timeout.
 HEARTBEATS: Final = 3
 _PAUSE_MS: Final = 100
 _PAUSE_MAX_MS: Final = 1_000
 _LEAVE_TIMEOUT_S: Final = 1.0
-#: A broker that cannot be reached, has no master, or does not coordinate: the next one of the ring does.
+#: After these errors the next broker of the ring is the coordinator: this one cannot be reached, has no master, or does
+#: not support groups.
 _ASK_ANOTHER: Final = (
     errors.ConnectionLost,
     errors.RequestTimeout,
@@ -58,7 +59,7 @@ _Talk = Conversation[pb.MemberRequest, pb.MemberEvent]
 
 
 def new_member_id(random: Random) -> str:
-    """Return an id that no other member has: "<host>@<process>@<random>"."""
+    """Return a unique member id: "<host>@<process>@<random>"."""
     return f"{socket.gethostname()}@{os.getpid()}@{random.getrandbits(48):012x}"
 
 
@@ -72,35 +73,35 @@ def coordinators(group: str, brokers: Iterable[str]) -> list[str]:
 
 
 class Follower(Protocol):
-    """Does what the coordinator says."""
+    """Acts on the events of the coordinator."""
 
     def join_request(self) -> pb.Join:
-        """Return how this member joins, now."""
+        """Return the request to join, with the present subscriptions and queues."""
         ...
 
     def held_queues(self) -> Iterable[pb.HeldQueue]:
-        """Return what this member holds, now."""
+        """Return the queues that this member holds now."""
         ...
 
     def on_members(self, members: pb.Members) -> None:
-        """A new generation begins."""
+        """Called when a new generation of the group starts."""
         ...
 
     def on_assigned(self, assigned: pb.Assigned) -> None:
-        """This member's share is there."""
+        """Called when this member gets its assignment."""
         ...
 
     def on_refused(self, error: errors.PocketMQError) -> None:
-        """The coordinator does not want this member."""
+        """Called when the coordinator refuses this member."""
         ...
 
     def on_replaced(self, error: errors.MemberFenced) -> None:
-        """Another member has the place of this one, for good."""
+        """Called when another member has replaced this one, which will not join again."""
         ...
 
 
 class Membership:
-    """One member of the group, as its coordinator knows it."""
+    """Keeps one member in its group."""
 
     def __init__(self, parts: ConsumerParts, follower: Follower) -> None:
         self._parts = parts
@@ -109,19 +110,19 @@ class Membership:
         self._running: asyncio.Task[None] | None = None
         self._talk: _Talk | None = None
         self._address = ""
-        #: The coordinator has answered on this stream.
+        #: Whether the coordinator has answered on this stream.
         self._is_in = False
         self._is_leaving = False
         self._held_changed = False
-        self._heart = Alarm(parts.session.clock, parts.session.tasks)
+        self._heartbeat_alarm = Alarm(parts.session.clock, parts.session.tasks)
 
     @property
     def coordinator(self) -> str:
-        """The address of the broker that coordinates the group; empty: none has answered."""
+        """The address of the coordinator; empty: none has answered."""
         return self._address if self._is_in else ""
 
     def start(self) -> None:
-        """Join, and stay in."""
+        """Join the group and stay in it."""
         if self._running is None:
             self._is_leaving = False
             self._running = self._session.tasks.spawn(self._run())
@@ -130,37 +131,37 @@ class Membership:
         """Leave the group, if the coordinator can be reached."""
         self._is_leaving = True
         if self._talk is not None and self._running is not None:
-            await self.say(pb.MemberRequest(leave=pb.Leave()))
-            # What was said must have arrived before the stream is cancelled: the coordinator ends it.
+            await self.send(pb.MemberRequest(leave=pb.Leave()))
+            # The request has to arrive before the stream is cancelled, so wait until the coordinator ends the stream.
             await asyncio.wait((self._running,), timeout=_LEAVE_TIMEOUT_S)
         self.stop()
 
     def stop(self) -> None:
-        """End the stream without a word: the coordinator waits for the rest of the session."""
+        """End the stream without notice: the coordinator keeps the member until its session times out."""
         if self._running is not None:
             self._running.cancel()
             self._running = None
         self._is_in = False
 
     def rejoin(self) -> None:
-        """Join again: what the member wants has changed."""
+        """Join again, because the subscriptions have changed."""
         if self._running is not None:
             self.stop()
             self.start()
 
     def held_changed(self) -> None:
-        """Tell the coordinator soon what is held."""
+        """Report the held queues to the coordinator soon."""
         self._held_changed = True
-        self._heart.ring()
+        self._heartbeat_alarm.ring()
 
-    async def say(self, request: pb.MemberRequest) -> None:
-        """Tell the coordinator REQUEST if there is one; a stream that has ended hears nothing."""
+    async def send(self, request: pb.MemberRequest) -> None:
+        """Send REQUEST to the coordinator. Does nothing if there is none, or if the stream has ended."""
         if self._talk is not None:
             try:
                 await self._talk.send(request)
             except errors.PocketMQError as error:
                 logger.debug(
-                    "coordinator was not notified %s",
+                    "request not sent to coordinator %s",
                     Facts(group=self._parts.group, reason=error.message),
                 )
 
@@ -169,7 +170,7 @@ class Membership:
         pause_ms = _PAUSE_MS
         while not self._is_leaving:
             began_ms = clock.now_ms()
-            await self._try_each()
+            await self._stay_at_first()
             if self._is_leaving:
                 return
             if clock.now_ms() - began_ms >= _REFUSED_MS:
@@ -177,8 +178,8 @@ class Membership:
             await clock.sleep_until(clock.now_ms() + pause_ms)
             pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)
 
-    async def _try_each(self) -> None:
-        """Stay at the first broker of the ring that takes this member."""
+    async def _stay_at_first(self) -> None:
+        """Be a member at the first broker of the ring that accepts this member, until the stream ends."""
         not_served: errors.Unsupported | None = None
         for broker in await self._ring():
             self._is_in = False
@@ -203,12 +204,12 @@ class Membership:
             await self._refused(not_served)
 
     async def _fenced(self, error: errors.MemberFenced) -> None:
-        """Go, and come back unless another has this member's place."""
+        """Return, to join again, unless another member has replaced this one."""
         if error.details.get("because") not in ("session", "stream"):
             self._follower.on_replaced(error)
             await asyncio.Event().wait()  # Until it is closed.
         logger.warning(
-            "member has to join again %s",
+            "member fenced, joining again %s",
             Facts(group=self._parts.group, reason=error.message),
         )
 
@@ -228,7 +229,7 @@ class Membership:
         await clock.sleep_until(clock.now_ms() + _REFUSED_MS)
 
     async def _stay(self, broker: str) -> None:
-        """Be a member at BROKER until the stream ends, or a better coordinator is there."""
+        """Be a member at BROKER, also at its new master, until the stream ends or another broker is the coordinator."""
         routes = self._session.routes
         while True:
             address = routes.address(broker)
@@ -247,11 +248,11 @@ class Membership:
         try:
             self._held_changed = False
             await self._join(talk)
-            beating = tasks.spawn(self._beat(talk))
-            watching = tasks.spawn(self._watch_place(talk, broker))
+            beating = tasks.spawn(self._send_heartbeats())
+            watching = tasks.spawn(self._watch_coordinator(talk, broker))
             while (event := await talk.receive()) is not None:
                 self._is_in = True
-                self._hear(event)
+                self._on_event(event)
         finally:
             for task in (beating, watching):
                 if task is not None:
@@ -263,10 +264,10 @@ class Membership:
         try:
             await talk.send(pb.MemberRequest(join=self._follower.join_request()))
         except errors.PocketMQError:
-            await talk.receive()  # Tells why the stream has ended.
+            await talk.receive()  # Raises the reason why the stream has ended.
             raise
 
-    def _hear(self, event: pb.MemberEvent) -> None:
+    def _on_event(self, event: pb.MemberEvent) -> None:
         what = event.WhichOneof("what")
         if what == "members":
             self._follower.on_members(event.members)
@@ -274,34 +275,34 @@ class Membership:
             self._follower.on_assigned(event.assigned)
         elif what == "warning":
             logger.warning(
-                "the coordinator warns %s",
+                "warning from coordinator %s",
                 Facts(group=self._parts.group, reason=event.warning.message),
             )
 
-    async def _beat(self, talk: _Talk) -> None:
-        """Send heartbeats, and what is held when that changes."""
+    async def _send_heartbeats(self) -> None:
+        """Send heartbeats, with the held queues after they changed."""
         clock = self._session.clock
         interval_ms = self._parts.config.session_timeout_ms // HEARTBEATS
         while True:
-            await self._heart.wait_until(clock.now_ms() + interval_ms)
+            await self._heartbeat_alarm.wait_until(clock.now_ms() + interval_ms)
             beat = pb.Heartbeat(held_changed=self._held_changed)
             if self._held_changed:
                 beat.held.extend(self._follower.held_queues())
                 self._held_changed = False
-            await self.say(pb.MemberRequest(heartbeat=beat))
+            await self.send(pb.MemberRequest(heartbeat=beat))
 
-    async def _watch_place(self, talk: _Talk, broker: str) -> None:
-        """End the stream when another broker has become the rightful coordinator, and can be reached."""
+    async def _watch_coordinator(self, talk: _Talk, broker: str) -> None:
+        """End the stream when another broker has become the coordinator and can be reached."""
         clock = self._session.clock
         while True:
             await clock.sleep_until(clock.now_ms() + WATCH_MS)
             ring = await self._ring()
             if ring and ring[0] != broker and await self._reaches(ring[0]):
                 logger.info(
-                    "coordinator changes %s",
+                    "coordinator changed %s",
                     Facts(group=self._parts.group, old=broker, new=ring[0]),
                 )
-                # Without a warning: the other members join, too, and until then no share should change.
+                # No leave request: the other members move too, and until then no assignment should change.
                 talk.close()
                 return
 

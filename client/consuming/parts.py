@@ -1,7 +1,7 @@
-"""What the parts of one consumer share: group, settings, metrics, and the connections to brokers and name servers.
+"""What the parts of one consumer share: group, settings, metrics, and connections to brokers and name servers.
 
-If no name server answers, the consumer logs it at once, and raises an error after nameserver_timeout_ms. Once one has
-answered, consumers that know the route do not need them any more (routes.py).
+If no name server answers, the consumer logs it at once, and raises an error after nameserver_timeout_ms. After a name
+server has answered once, consumers that know the route do not need it any more (routes.py).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ..session import Session
 
 logger = logging.getLogger(__name__)
 
-#: Errors of a broker that does not have a queue any more.
+#: Errors of a broker that does not have the queue any more.
 QUEUE_IS_GONE: Final = (errors.TopicNotFound, errors.QueueNotFound)
 
 
 @dataclass(slots=True)
 class ConsumerMetrics:
-    """Numbers that only grow. Not thread-safe: the client's event loop owns them; others may look."""
+    """Counters of one consumer, which only grow. The client's event loop writes them; any thread may read them."""
 
     handed_out: int = 0
     """Messages delivered to the application."""
@@ -57,63 +57,65 @@ class ConsumerMetrics:
     queues_lost: int = 0
     """Queues whose lease expired while this member read them."""
     repeats: int = 0
-    """Messages that were delivered and could not be committed any more: another member gets them as
-    well.
-    """
+    """Messages that were delivered but could not be committed any more: another member gets them too."""
 
     def text(self, labels: Mapping[str, str] | None = None) -> str:
-        """Return the numbers for Prometheus, each with LABELS, for example {"client": "billing-1"}."""
+        """Return the counters in the Prometheus text format, each with LABELS, for example {"client": "billing-1"}."""
         lines = Exposition(CONSUMER_PREFIX, labels)
         lines.add("counter", COUNTERS, self)
         return lines.text
 
 
 CONSUMER_PREFIX: Final = "pocketmq_consumer_"
-#: Field, name, what it counts.
+#: Field, name of the metric, and its help text.
 COUNTERS: Final = (
-    ("handed_out", "handed_out_messages_total", "Messages given to the application."),
-    ("filtered", "filtered_messages_total", "Messages that a filter skipped at the broker."),
-    ("lost", "lost_messages_total", "Messages that the broker could not give any more."),
-    ("commits", "commits_total", "Offsets of queues that brokers have taken."),
-    ("commits_failed", "commits_failed_total", "Offsets of queues that brokers have not taken."),
-    ("rebalances", "rebalances_total", "Generations in which this member got a share."),
-    ("queues_gained", "queues_gained_total", "Queues that came by rebalancing."),
-    ("gaining_ms", "gaining_seconds_total", "From assignment to lease, all queues together."),
-    ("queues_released", "queues_released_total", "Queues that went by rebalancing."),
-    ("releasing_ms", "releasing_seconds_total", "From the end of reading to release, all queues."),
-    ("queues_lost", "queues_lost_total", "Queues whose lease ended while they were read."),
-    ("repeats", "repeats_total", "Messages delivered that are redelivered to another member."),
+    ("handed_out", "handed_out_messages_total", "Messages delivered to the application."),
+    ("filtered", "filtered_messages_total", "Messages filtered out by the broker."),
+    ("lost", "lost_messages_total", "Messages that the broker could not deliver any more."),
+    ("commits", "commits_total", "Offsets that brokers have accepted."),
+    ("commits_failed", "commits_failed_total", "Offsets that brokers have not accepted."),
+    ("rebalances", "rebalances_total", "Generations in which this member was assigned queues."),
+    ("queues_gained", "queues_gained_total", "Queues assigned by rebalances."),
+    ("gaining_ms", "gaining_seconds_total", "Time from assignment to lease, sum of all queues."),
+    ("queues_released", "queues_released_total", "Queues revoked by rebalances."),
+    (
+        "releasing_ms",
+        "releasing_seconds_total",
+        "Time from last read to release, sum of all queues.",
+    ),
+    ("queues_lost", "queues_lost_total", "Queues whose lease expired while they were read."),
+    ("repeats", "repeats_total", "Delivered messages that another member gets too."),
 )
 
 
 _Answer: TypeAlias = asyncio.Future[pb.QueueOffsets]
-#: What is not answered yet.
+#: The queues of a request that are not answered yet.
 _Asked: TypeAlias = list[tuple[Queue, _Answer]]
 
 
 class BoundsRequests:
-    """Asks brokers for the offset ranges of queues: each broker for many at once, one request after the other.
+    """Requests the offset ranges of queues from brokers: many queues per request, one request at a time per broker.
 
-    A member that gets many queues asks for all of them at the same time. With one call per queue, its other requests to
-    the broker, renewals of leases above all, would wait or be refused (ChannelLimits.waiting_max). So a queue that is
-    asked for while a request is in flight waits for the next one. A broker answers for all queues of a request or for
-    none, and its error does not name the queue. A retriable error concerns the whole broker; after another one, each
-    half is asked for by itself, down to the queue that causes it.
+    A member that is assigned many queues needs the ranges of all of them at once. With one request per queue, its other
+    requests to the broker would wait or be refused (ChannelLimits.waiting_max), and among them the renewals of leases.
+    So while a request is in flight, further queues wait for the next request. A broker answers for all queues of a
+    request or for none, and its error does not name the queue. A retriable error concerns the whole broker. After any
+    other error, each half is requested by itself, until the queue that causes the error is found.
 
     Not thread-safe: its event loop owns it.
     """
 
     def __init__(self, session: Session, timeout_ms: int) -> None:
-        """TIMEOUT_MS: for each request."""
+        """TIMEOUT_MS: the timeout of each request."""
         self._session = session
         self._timeout_ms = timeout_ms
-        #: By broker and time; there only while a task works on it.
+        #: By broker and time. An entry exists only while a task works on it.
         self._asked: dict[tuple[str, int | None], _Asked] = {}
 
     async def of(self, queue: Queue, time_ms: int | None = None) -> pb.QueueOffsets:
-        """Return where QUEUE begins and ends, and the first message stored at or after TIME_MS, in Unix milliseconds.
+        """Return the offset range of QUEUE, and the offset of the first message stored at TIME_MS or later.
 
-        Raises what its broker refuses that with, and ClientClosed at the client's end.
+        TIME_MS is in Unix milliseconds. Raises the broker's error, or ClientClosed if the client is closed meanwhile.
         """
         key = queue.broker, time_ms
         asked = self._asked.get(key)
@@ -135,11 +137,11 @@ class BoundsRequests:
     def _ended(
         self, key: tuple[str, int | None], asked: _Asked, asking: asyncio.Task[object]
     ) -> None:
-        """Fail all of ASKED: only the end of the client cancels ASKING."""
+        """Fail all of ASKED if the client was closed, which cancels ASKING."""
         if self._asked.get(key) is asked:
             del self._asked[key]
         closed = errors.ClientClosed(
-            "the client was closed while it asked a broker for a queue's offset range"
+            "the client was closed while it waited for the offset range of a queue"
         )
         for _, answer in asked:
             if not answer.done():
@@ -162,7 +164,7 @@ class BoundsRequests:
             check_bounds(ids, reply.offsets, f"broker {broker}")
         except errors.PocketMQError as error:
             if error.retriable or len(asked) == 1 or isinstance(error, errors.BadReply):
-                _refuse(asked, error)
+                _fail(asked, error)
             else:
                 half = len(asked) // 2
                 await self._ask(broker, time_ms, asked[:half])
@@ -173,7 +175,7 @@ class BoundsRequests:
                 answer.set_result(bounds)
 
 
-def _refuse(asked: _Asked, error: errors.PocketMQError) -> None:
+def _fail(asked: _Asked, error: errors.PocketMQError) -> None:
     for _, answer in asked:
         if not answer.done():
             answer.set_exception(error)
@@ -182,26 +184,26 @@ def _refuse(asked: _Asked, error: errors.PocketMQError) -> None:
 T = TypeVar("T")
 
 _PAUSE_MS: Final = 500
-#: Between two lines about name servers that are not reached.
+#: Time between two warnings about name servers that cannot be reached.
 _WARN_EVERY_MS: Final = 10_000
-_ADVICE: Final = "give their addresses as nameservers=… or in $POCKETMQ_NAMESERVER"
+_ADVICE: Final = "set their addresses with nameservers=… or $POCKETMQ_NAMESERVER"
 
 
 @dataclass(slots=True)
 class ConsumerParts:
-    """The group ("": none), the settings, the way to the brokers, the numbers."""
+    """The group ("": none), settings, connections and counters of one consumer."""
 
     group: str
     config: ReadingConfig
     session: Session
-    counts: ConsumerMetrics = field(default_factory=ConsumerMetrics)
-    #: Told that a broker's clock waits until what was just fetched is committed.
+    counts: Counts = field(default_factory=ConsumerMetrics)
+    #: Called when the virtual clock of a broker waits until the messages just fetched are committed.
     on_clock_waits: list[Callable[[], None]] = field(default_factory=list)
-    #: Brokers deliver nothing to the group.
+    #: Whether consumption is disabled for the group, so that brokers deliver nothing.
     _is_switched_off: bool = field(init=False, default=False)
-    #: Asks where queues begin and end.
+    #: Requests the offset ranges of queues.
     bounds: BoundsRequests = field(init=False)
-    #: Whom fetches are asked of before the master, if the settings say so.
+    #: With read_from="any": the followers to fetch from instead of the master.
     followers: FollowerChoices | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -210,21 +212,21 @@ class ConsumerParts:
         self.bounds = BoundsRequests(self.session, self.config.request_timeout_ms)
 
     def note_switch(self, *, off: bool) -> None:
-        """Note whether consumption is switched off for the group, and log it once for all queues."""
+        """Note whether consumption is disabled for the group, and log each change once for all queues."""
         if off == self._is_switched_off:
             return
         self._is_switched_off = off
         facts = Facts(group=self.group)
         if off:
-            logger.warning("consumption is switched off for the group, waiting %s", facts)
+            logger.warning("consumption disabled, waiting %s", facts)
         else:
-            logger.info("consumption is switched on again %s", facts)
+            logger.info("consumption enabled again %s", facts)
 
     def need_group(self, what: str) -> None:
-        """Raise InvalidArgument if there is no group: WHAT cannot be done then."""
+        """Raise InvalidArgument if there is no group, because WHAT is impossible then."""
         if not self.group:
             raise errors.InvalidArgument(
-                f"this consumer has no group, and cannot {what}: make one with the name of a group",
+                f"a consumer without a group cannot {what}: create a consumer with a group name",
                 field="group",
             )
 
@@ -234,7 +236,7 @@ class ConsumerParts:
         request: pb.FetchRequest,
         fetch: Callable[[Connection], Awaitable[T]],
     ) -> T | None:
-        """Return what FETCH of REQUEST brings from a replica that follows; None: ask the master."""
+        """Return the result of FETCH with REQUEST from a follower; None: fetch from the master."""
         if self.followers is None:
             return None
         request.from_any = True
@@ -247,9 +249,10 @@ class ConsumerParts:
 async def reach_name_server(
     parts: ConsumerParts, fail: Callable[[errors.PocketMQError], object]
 ) -> None:
-    """Ask until a name server has returned a broker; call FAIL each time that none did for too long.
+    """Ask the name servers until one of them returns a broker.
 
-    Where TLS is not agreed on, it hears at once: to wait is of no use.
+    FAIL is called each time that none has answered for nameserver_timeout_ms. It is called at once after a TLS error,
+    because waiting would not help.
     """
     session, timeout_ms = parts.session, parts.config.nameserver_timeout_ms
     clock = session.clock
@@ -262,11 +265,11 @@ async def reach_name_server(
             if clock.now_ms() >= warn_ms:
                 warn_ms = clock.now_ms() + _WARN_EVERY_MS
                 logger.warning(
-                    "no broker is registered, trying again %s",
+                    "no broker is registered, retrying %s",
                     Facts(
                         group=parts.group,
                         nameservers=", ".join(session.name_servers.addresses),
-                        reason="start one with `pocketmq broker`, and have it know these name servers",
+                        hint="start a broker with `pocketmq broker` and these name servers",
                     ),
                 )
         except errors.TlsFailed as error:
@@ -280,7 +283,7 @@ async def reach_name_server(
                     fails_after_ms=timeout_ms or None,
                     reason=f"{error.message}; {_ADVICE}",
                 )
-                logger.warning("name servers not reached, trying again %s", facts)
+                logger.warning("name servers not reached, retrying %s", facts)
             if timeout_ms and silent_ms >= timeout_ms:
                 began_ms = clock.now_ms()
                 fail(_unreached(error, silent_ms))
@@ -289,6 +292,7 @@ async def reach_name_server(
 
 def _unreached(error: errors.PocketMQError, silent_ms: int) -> errors.PocketMQError:
     return type(error)(
-        f"for {silent_ms / 1_000:g} s {error.message}; {_ADVICE} (nameserver_timeout_ms=0 waits on)",
+        f"no name server answered for {silent_ms / 1_000:g} s: {error.message}; {_ADVICE}, or set"
+        " nameserver_timeout_ms=0 to wait without a limit",
         **error.details,
     )

@@ -1,7 +1,7 @@
 """The leader's plan of a group: which queues exist, and which member reads which.
 
-A queue that disappears from the route counts as existing for GONE_AFTER_MS, so a broker that restarts, or a name server
-that restarts empty, moves no queue.
+A queue that disappears from the route counts as existing for GONE_AFTER_MS more. So no queue is reassigned when a
+broker restarts, or when a name server restarts without data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GONE_AFTER_MS: Final = 30_000
 
 
 def to_wire(queue: Queue) -> pb.HeldQueue:
-    """Return QUEUE as it travels."""
+    """Return QUEUE as a protobuf message."""
     return pb.HeldQueue(topic=queue.topic, broker_name=queue.broker, queue=queue.number)
 
 
@@ -35,7 +35,7 @@ def from_wire(held: pb.HeldQueue) -> Queue:
 
 
 def member_from_wire(member: pb.Member) -> Member:
-    """Return MEMBER as strategies see it."""
+    """Return MEMBER in the form for allocation strategies."""
     return Member(
         member.member_id,
         member.instance_id,
@@ -46,7 +46,7 @@ def member_from_wire(member: pb.Member) -> Member:
 
 
 class Planner:
-    """Plans for a group; CHANGED is called when the queues of the latest plan are not those that are there."""
+    """Plans for a group. CHANGED is called when the queues are not those of the latest plan any more."""
 
     def __init__(
         self, parts: ConsumerParts, strategy: Strategy, changed: Callable[[], None]
@@ -57,19 +57,19 @@ class Planner:
         self._changed = changed
         self._watch = TopicWatch(parts)
         self._topics: frozenset[str] = frozenset()
-        #: When each queue was seen last.
+        #: When each queue was last seen in a route.
         self._seen_ms: dict[Queue, int] = {}
         self._planned: set[Queue] = set()
         self._looked_ms = -(2 * WATCH_MS + 1)
         self._all_known = False
 
     async def plan(self, members: pb.Members) -> dict[str, list[Queue]]:
-        """Return the share of each of MEMBERS. Raises ConfigError for what a faulty strategy gives."""
+        """Return the assignment of each of MEMBERS. Raises ConfigError if the strategy returns a wrong result."""
         known = [member_from_wire(member) for member in members.members]
         self._topics = frozenset(topic for member in known for topic in member.topics)
         now_ms = self._session.clock.now_ms()
         if now_ms - self._looked_ms > 2 * WATCH_MS:
-            # Who has not looked for long, or never, knows from the members what was there.
+            # This planner has not looked for long, or never. The queues that members hold did exist.
             for member in known:
                 self._seen_ms |= dict.fromkeys(member.held, now_ms)
         queues = await self._look()
@@ -83,7 +83,7 @@ class Planner:
             return strategy_named(name)
         except ConfigError as error:
             logger.warning(
-                "the group's strategy is not known here, using the own one %s",
+                "strategy of group is unknown, using the own one %s",
                 Facts(group=self._group, own=self._own.name, reason=error.message),
             )
             return self._own
@@ -100,7 +100,7 @@ class Planner:
         return list(self._seen_ms)
 
     async def watch(self) -> None:
-        """Look for changes of the queues, until cancelled."""
+        """Look for new and removed queues, until cancelled."""
         while True:
             await self._watch.pause(self._all_known)
             self._forget(self._topics)
@@ -108,17 +108,17 @@ class Planner:
                 self._changed()
 
     def _forget(self, topics: Collection[str]) -> None:
-        """Ask the name servers again: the route may be half a minute old."""
+        """Forget the routes of TOPICS, which may be half a minute old, so that name servers are asked again."""
         for topic in topics:
             self._session.routes.forget(topic)
 
-    def sooner(self) -> None:
-        """Look for changes soon."""
-        self._watch.sooner()
+    def look_soon(self) -> None:
+        """Look for new and removed queues soon."""
+        self._watch.look_soon()
 
 
 def plan_to_wire(generation: int, shares: dict[str, list[Queue]]) -> pb.Plan:
-    """Return SHARES as the leader's answer to GENERATION."""
+    """Return SHARES as the leader's plan for GENERATION."""
     plan = pb.Plan(generation=generation)
     for member_id, queues in shares.items():
         plan.shares.add(member_id=member_id, queues=_wired(queues))

@@ -1,8 +1,8 @@
-"""Messages fetched ahead of the application: batches in the order of their arrival, limited by bytes.
+"""Prefetched messages: batches in the order of their arrival, limited by bytes.
 
-Readers wait while the buffer is full. It still accepts a batch that makes it overflow, so it may exceed the limit by
-one batch per queue. Messages that a filter skipped are a batch without messages, one for each gap. Not thread-safe: the
-consumer's event loop owns it.
+Readers wait while the buffer is full. The limit is checked before a fetch, so the buffer may exceed it by one batch per
+queue. A gap of messages that were filtered out is a batch without messages. Not thread-safe: the consumer's event loop
+owns it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from .held_queue import Batch, ReadStretch
 
 @dataclass(slots=True, eq=False)
 class Rebalanced:
-    """What a rebalance listener is to hear: queues that came, that go, or that are lost already."""
+    """An event for the rebalance listener: queues that were assigned, are revoked, or are lost."""
 
     kind: str
     queues: list[Queue]
-    told: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Set when the listener has returned.
+    handled: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 ASSIGNED: Final = "assigned"
@@ -45,7 +46,7 @@ class _Entry:
 
 
 class Prefetch:
-    """Holds runs up to LIMIT_BYTES."""
+    """Buffers batches of up to LIMIT_BYTES in total, and events and errors for the application."""
 
     def __init__(self, limit_bytes: int, clock: Clock, tasks: Tasks) -> None:
         self._limit_bytes = limit_bytes
@@ -54,22 +55,22 @@ class Prefetch:
         self._entries: deque[_Entry] = deque()
         self._latest: dict[Queue, _Entry] = {}
         self._errors: deque[tuple[PocketMQError, ReadStretch | None]] = deque()
-        self._news: deque[Rebalanced] = deque()
+        self._events: deque[Rebalanced] = deque()
         self._ready = Alarm(clock, tasks)
-        self._room = asyncio.Event()
-        self._room.set()
+        self._has_space = asyncio.Event()
+        self._has_space.set()
         self._ended = False
 
-    async def room(self) -> None:
-        """Return once another run may be put in."""
-        await self._room.wait()
+    async def wait_for_space(self) -> None:
+        """Return when another batch may be put in."""
+        await self._has_space.wait()
 
     def put(self, stretch: ReadStretch, run: FetchedRun, begin: int, next_offset: int) -> None:
-        """Take in the messages of RUN from index BEGIN; NEXT_OFFSET is after them."""
+        """Add the messages of RUN from index BEGIN on. NEXT_OFFSET is the queue offset after them."""
         self._append(_Entry(stretch, MessageBatch(run, begin), next_offset, len(run.data)))
 
     def skip(self, stretch: ReadStretch, next_offset: int) -> None:
-        """Note that nothing more is wanted before NEXT_OFFSET."""
+        """Note that the messages of STRETCH that were not put in, before NEXT_OFFSET, are filtered out."""
         latest = self._latest.get(stretch.queue)
         if latest is not None and latest.stretch is stretch:
             latest.next_offset = next_offset
@@ -85,17 +86,17 @@ class Prefetch:
     def _count(self, size_bytes: int) -> None:
         self._held_bytes += size_bytes
         if self._held_bytes < self._limit_bytes:
-            self._room.set()
+            self._has_space.set()
         else:
-            self._room.clear()
+            self._has_space.clear()
 
     def skipped(self, stretch: ReadStretch) -> int | None:
-        """Return up to where a filter skipped what is next of STRETCH; None: a message is next, or nothing is here."""
+        """Return the end of the gap that is next in STRETCH; None: a message is next, or nothing is buffered."""
         first = next((entry for entry in self._entries if entry.stretch is stretch), None)
         return None if first is None or first.messages else first.next_offset
 
     def drop(self, stretch: ReadStretch) -> None:
-        """Take out what is here of STRETCH."""
+        """Remove everything of STRETCH."""
         self._errors = deque(one for one in self._errors if one[1] is not stretch)
         kept = deque(entry for entry in self._entries if entry.stretch is not stretch)
         if len(kept) < len(self._entries):
@@ -105,36 +106,39 @@ class Prefetch:
             self._count(sum(entry.size_bytes for entry in kept))
 
     def put_back(self, batch: Batch) -> None:
-        """Have BATCH, which was taken last, be the next one."""
+        """Put BATCH, which was taken last, in front again."""
         self._entries.appendleft(_Entry(*batch, 0))
         self._ready.ring()
 
     def fail(self, error: PocketMQError, stretch: ReadStretch | None = None) -> None:
-        """Have the application meet ERROR, once, after the runs that are here, unless STRETCH, which met it, ends."""
+        """Raise ERROR to the application once, after the buffered batches.
+
+        It is not raised if STRETCH, where it occurred, ends before. Further errors are dropped meanwhile.
+        """
         if not self._errors:
             self._errors.append((error, stretch))
         self._ready.ring()
 
-    def tell(self, kind: str, queue: Queue) -> Rebalanced:
-        """Have a listener hear, before anything else comes, that QUEUE came or goes; return what it will hear."""
-        if not self._news or self._news[-1].kind != kind:
-            self._news.append(Rebalanced(kind, []))
-        self._news[-1].queues.append(queue)
+    def announce(self, kind: str, queue: Queue) -> Rebalanced:
+        """Add an event of KIND about QUEUE for the listener, ahead of all messages; return the event."""
+        if not self._events or self._events[-1].kind != kind:
+            self._events.append(Rebalanced(kind, []))
+        self._events[-1].queues.append(queue)
         self._ready.ring()
-        return self._news[-1]
+        return self._events[-1]
 
     def end(self) -> None:
-        """Give nothing more to who takes."""
+        """Return nothing more from `take`."""
         self._ended = True
         self._ready.ring()
 
     async def take(self, timeout_ms: int | None) -> Batch | Rebalanced | None:
-        """Return the oldest run's messages, or None if none comes within TIMEOUT_MS (None: wait on), or at the end.
+        """Take the next event, or else the oldest batch. Raises an error when there is neither.
 
-        News come first, errors last: they are raised.
+        Return None after TIMEOUT_MS (None: wait without a limit), or after `end`.
         """
         deadline_ms = None if timeout_ms is None else self._clock.now_ms() + timeout_ms
-        while self._ended or not (self._news or self._entries or self._errors):
+        while self._ended or not (self._events or self._entries or self._errors):
             if self._ended:
                 return None
             if deadline_ms is None:
@@ -143,8 +147,8 @@ class Prefetch:
                 await self._ready.wait_until(deadline_ms)
             else:
                 return None
-        if self._news:
-            return self._news.popleft()
+        if self._events:
+            return self._events.popleft()
         if not self._entries:
             raise self._errors.popleft()[0]
         entry = self._entries.popleft()
@@ -156,7 +160,7 @@ class Prefetch:
 
 
 class PrefetchSink:
-    """What the reader of STRETCH puts its runs into; STARTED hears where it began."""
+    """Puts what the reader of STRETCH fetches into a Prefetch. STARTED is called with the offset of the first fetch."""
 
     def __init__(
         self, prefetch: Prefetch, stretch: ReadStretch, started: Callable[[ReadStretch, int], None]
@@ -166,12 +170,12 @@ class PrefetchSink:
         self._started = started
         self._has_started = False
 
-    async def room(self) -> None:
-        """Return once there is space for another batch."""
-        await self._prefetch.room()
+    async def wait_for_space(self) -> None:
+        """Return when there is space for another batch."""
+        await self._prefetch.wait_for_space()
 
     def started(self, queue: Queue, offset: int) -> None:
-        """Take the offset at which reading begins; called again when it continues elsewhere."""
+        """Note the OFFSET at which reading starts, or continues after a jump."""
         if self._has_started:
             self._prefetch.skip(self._stretch, offset)
         else:
@@ -179,15 +183,15 @@ class PrefetchSink:
             self._started(self._stretch, offset)
 
     def put(self, queue: Queue, run: FetchedRun, begin: int, next_offset: int) -> None:
-        """Take in the messages of RUN from index BEGIN; NEXT_OFFSET is after them."""
+        """Add the messages of RUN from index BEGIN on. NEXT_OFFSET is the queue offset after them."""
         if not self._stretch.ended:
             self._prefetch.put(self._stretch, run, begin, next_offset)
 
     def skip(self, queue: Queue, next_offset: int) -> None:
-        """Hear that the filter wants nothing of what is before NEXT_OFFSET and was not put in."""
+        """Note that the messages that were not put in, before NEXT_OFFSET, are filtered out."""
         if not self._stretch.ended:
             self._prefetch.skip(self._stretch, next_offset)
 
     def fail(self, error: PocketMQError) -> None:
-        """Have the application meet ERROR."""
+        """Raise ERROR to the application."""
         self._prefetch.fail(error, self._stretch)

@@ -1,19 +1,21 @@
-"""The reading of one queue: ahead into a sink, one long-polling fetch after the other, until it is stopped; or once, at
-an offset that the caller chooses (`pull_once`), independent of what else the consumer reads.
+"""Reads one queue into a sink: one long-polling fetch after the other, until it is stopped.
 
-    error                                   what happens
-    lease lost                              the source is notified, and reading ends
-    offset out of range                     reading continues at the nearest offset that exists, with a warning
-    not the master, which is known          retry there, at once
-    any, from a follower                    retry at the master (follower_choice.py), at once
-    retriable; topic or queue missing       a pause that doubles, a new lookup of the route, retry
-    consumption off for the group           a pause, retry
-    any other                               the same, and the application gets the error
+`pull_once` fetches once, at an offset that the caller chooses, independent of what else the consumer reads.
 
-The master counts what a group's filter skips. The reader reports to it what a follower has filtered, after each reply;
-what the master does not receive within _TELL_MS is not counted, and reported as unknown.
+    error                                   reaction
+    lease lost                              notify the source, and end
+    offset out of range                     continue at the nearest existing offset, with a warning
+    not the master, which is known          retry there at once
+    any, from a follower                    retry at the master at once (follower_choice.py)
+    retriable; topic or queue missing       pause (doubled each time), look up the route, retry
+    consumption disabled for the group      pause, retry
+    any other                               pause, retry, and raise the error to the application
 
-A body that does not match its CRC is never delivered (`fetch_run`).
+The master counts the messages that a group's filter skips. After each reply of a follower, the reader reports to the
+master what the follower has filtered out. If the master does not answer within _REPORT_MS, these messages are not
+counted, and the filter statistics show them as unknown.
+
+A message whose body does not match its CRC is never delivered (`fetch_run`).
 """
 
 from __future__ import annotations
@@ -47,42 +49,42 @@ from .queue_supply import Supply
 
 logger = logging.getLogger(__name__)
 
-#: The answer to a fetch, and its messages if there are any.
+#: The reply to a fetch, and its messages if there are any.
 Fetched: TypeAlias = tuple[pb.FetchReply, FetchedRun | None]
-#: A fetch may wait long for messages; the name servers are asked that often whether it waits at the master.
+#: While a fetch waits for messages, the name servers are asked this often whether its broker is still the master.
 _PATIENCE_MS: Final = 5_000
-_TELL_MS: Final = 1_000
+_REPORT_MS: Final = 1_000
 _DIGITS_MAX: Final = 18
 _GONE: Final = (errors.TopicNotFound, errors.QueueNotFound)
 _MAY_COME_BACK: Final = (*_GONE, errors.NotReadable)
 
 
 class Sink(Protocol):
-    """Takes what a reader brings."""
+    """Takes the messages that a reader fetches."""
 
-    async def room(self) -> None:
-        """Return once there is space for another batch: until then nothing is fetched."""
+    async def wait_for_space(self) -> None:
+        """Return when there is space for another batch. Until then the reader fetches nothing."""
         ...
 
     def started(self, queue: Queue, offset: int) -> None:
-        """Take the offset at which reading begins, before any batch; called again when it continues elsewhere."""
+        """Note the OFFSET at which reading starts, before any batch, or continues after a jump."""
         ...
 
     def put(self, queue: Queue, run: FetchedRun, begin: int, next_offset: int) -> None:
-        """Take in the messages of RUN from index BEGIN; NEXT_OFFSET is after them."""
+        """Add the messages of RUN from index BEGIN on. NEXT_OFFSET is the queue offset after them."""
         ...
 
     def skip(self, queue: Queue, next_offset: int) -> None:
-        """Hear that the filter wants nothing of what is before NEXT_OFFSET and was not put in."""
+        """Note that the messages that were not put in, before NEXT_OFFSET, are filtered out."""
         ...
 
     def fail(self, error: errors.PocketMQError) -> None:
-        """Have the application meet ERROR."""
+        """Raise ERROR to the application."""
         ...
 
 
 class QueueReader:
-    """Reads HELD into SINK, what the filter WANTED leaves of it. Not thread-safe: its event loop owns it."""
+    """Reads the messages of HELD that match the filter WANTED into SINK. Not thread-safe: its event loop owns it."""
 
     def __init__(
         self,
@@ -103,42 +105,42 @@ class QueueReader:
         self._session = parts.session
         self._counts = parts.counts
         self._decode = value_decoder(parts.config.value_deserializer)
-        #: Which master was asked last.
+        #: The address of the master that was asked last.
         self._address = ""
-        #: Has the master hear what was filtered elsewhere.
-        self._telling: asyncio.Task[None] | None = None
-        #: It did not hear it last, and is not kept waiting for before.
-        self._tell_from_ms = 0
+        #: Reports to the master what a follower has filtered out.
+        self._reporting: asyncio.Task[None] | None = None
+        #: After a report failed, there is none before this time.
+        self._report_from_ms = 0
         #: Where to fetch next; None: where the settings say.
         self._offset: int | None = None
         self._failures = 0
-        #: The end of the queue, as the broker said last.
+        #: The end of the queue in the last reply of the broker.
         self.max_offset = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self, offset: int | None = None) -> None:
-        """Begin to read, from OFFSET, or where the settings say; or go there from where it reads.
+        """Start to read, or continue at another offset: OFFSET, or where the settings say (None).
 
-        A fetch that is under way brings nothing any more.
+        A fetch that is in flight is dropped.
         """
         self.stop()
         self._offset = offset
         self._task = self._session.tasks.spawn(self._run())
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
-    async def told(self) -> None:
-        """Return once the master has heard, or does not hear in time, what was filtered elsewhere."""
-        if self._telling is not None:
-            await asyncio.wait((self._telling,))
+    async def reported(self) -> None:
+        """Return when the last report about filtered messages has ended."""
+        if self._reporting is not None:
+            await asyncio.wait((self._reporting,))
 
     async def _run(self) -> None:
         while True:
-            await self._sink.room()
+            await self._sink.wait_for_space()
             try:
                 if self._offset is None:
                     self._offset = await self.first_offset()
@@ -182,7 +184,7 @@ class QueueReader:
             body_max_bytes=config.body_max_bytes,
         )
         found = await self._parts.from_follower(queue, request, fetch)
-        await self._account(request, found)
+        await self._report_filtered(request, found)
         if found is None:
             self._address = self._session.routes.address(queue.broker)
             sent_ms = self._session.clock.now_ms()
@@ -194,8 +196,8 @@ class QueueReader:
         self.max_offset = reply.max_offset
         self._counts.filtered += reply.filtered_count
         if reply.clock_waits:
-            for tell in self._parts.on_clock_waits:
-                tell()
+            for on_clock_waits in self._parts.on_clock_waits:
+                on_clock_waits()
         if reply.lost_count:
             self._note_lost(offset, reply)
         if run is not None:
@@ -207,25 +209,25 @@ class QueueReader:
             await clock.sleep_until(clock.now_ms() + config.retry_backoff_ms)
         return max(offset, reply.next_offset)
 
-    async def _account(self, request: pb.FetchRequest, found: Fetched | None) -> None:
-        """Have the master hear what a follower has FOUND for REQUEST, if one has: before anything later, in order."""
+    async def _report_filtered(self, request: pb.FetchRequest, found: Fetched | None) -> None:
+        """Start to report to the master what a follower has FOUND for REQUEST, if any, after the report before."""
         if self._filter is None:
             return
-        if self._telling is not None:
-            await asyncio.wait((self._telling,))
-            self._telling = None
-        if self._session.clock.now_ms() < self._tell_from_ms:
+        if self._reporting is not None:
+            await asyncio.wait((self._reporting,))
+            self._reporting = None
+        if self._session.clock.now_ms() < self._report_from_ms:
             return
         if found is not None and found[0].next_offset > request.offset:
-            self._telling = self._session.tasks.spawn(self._tell(request, found))
+            self._reporting = self._session.tasks.spawn(self._report(request, found))
 
-    async def _tell(self, request: pb.FetchRequest, found: Fetched) -> None:
-        """Have the master note what a follower has FOUND for REQUEST."""
+    async def _report(self, request: pb.FetchRequest, found: Fetched) -> None:
+        """Report to the master what a follower has FOUND for REQUEST."""
         reply, run = found
-        told = pb.FetchRequest()
-        told.CopyFrom(request)
-        told.max_wait_ms = told.min_bytes = 0
-        looked = told.looked_at
+        report = pb.FetchRequest()
+        report.CopyFrom(request)
+        report.max_wait_ms = report.min_bytes = 0
+        looked = report.looked_at
         looked.next_offset, looked.filtered_count = reply.next_offset, reply.filtered_count
         if run is not None:
             delivered = run.columns.queue_offset[run.first_at_or_after(request.offset) :]
@@ -233,16 +235,16 @@ class QueueReader:
         session = self._session
         try:
             address = session.routes.address(self._queue.broker)
-            await session.connections.to(address).fetch(told, _TELL_MS)
+            await session.connections.to(address).fetch(report, _REPORT_MS)
         except errors.PocketMQError as error:
-            self._tell_from_ms = session.clock.now_ms() + MASTER_MS
+            self._report_from_ms = session.clock.now_ms() + MASTER_MS
             facts = Facts(group=self._group, queue=self._queue, reason=error.message)
-            logger.debug("filtered messages not reported to the master %s", facts)
+            logger.debug("filtered messages not reported to master %s", facts)
 
     def _note_lost(self, offset: int, reply: pb.FetchReply) -> None:
         self._counts.lost += reply.lost_count
         logger.warning(
-            "messages are lost: the broker has them damaged, or not any more %s",
+            "messages lost, damaged or deleted on the broker %s",
             Facts(
                 group=self._group,
                 queue=self._queue,
@@ -253,7 +255,7 @@ class QueueReader:
         )
 
     def _nearest(self, error: errors.PocketMQError) -> int | None:
-        """Return where to continue after ERROR, if the fetch was out of range; None: another error, or not known."""
+        """Return where to continue after ERROR, if the offset was out of range. None: another error, or unknown."""
         limits = error.details.get("min_offset", ""), error.details.get("max_offset", "")
         is_range = isinstance(error, errors.OffsetOutOfRange) and all(map(_is_offset, limits))
         if self._offset is None or not is_range:
@@ -261,9 +263,9 @@ class QueueReader:
         least, end = map(int, limits)
         nearest = least if self._offset < least else end
         if nearest == self._offset:
-            return None  # It says that this is not there, and there.
+            return None  # The error contradicts itself: this offset is in the range.
         logger.warning(
-            "offset does not exist any more, continuing at the nearest %s",
+            "offset no longer exists, continuing at the nearest %s",
             Facts(
                 group=self._group,
                 queue=self._queue,
@@ -285,19 +287,19 @@ class QueueReader:
         if isinstance(error, errors.ConnectionLost | errors.MasterFenced):
             self._supply.doubt(self.held)
         elif isinstance(error, _GONE):
-            # The broker, asked to renew its lease, says at once that the queue is nobody's.
+            # Renew the lease at once: if the queue was removed, the broker refuses, and the lease is lost.
             self._supply.source.doubt(self.held)
         if moved:
             return
         self._failures += 1
-        self._session.routes.ask_anew(self._queue.topic)
+        self._session.routes.refresh(self._queue.topic)
         self._supply.source.look_again()
         passing = error.retriable or isinstance(error, _MAY_COME_BACK)
         if not passing:
             self._sink.fail(error)
         if self._failures == 1:
             logger.warning(
-                "queue cannot be read, trying again %s",
+                "queue not readable, retrying %s",
                 Facts(
                     group=self._group, queue=self._queue, offset=self._offset, reason=error.message
                 ),
@@ -308,13 +310,13 @@ class QueueReader:
         await clock.sleep_until(clock.now_ms() + pause_ms)
 
     async def first_offset(self) -> int:
-        """Return where reading begins, as the settings say."""
+        """Return where reading starts: the committed offset, or where the setting `start` says."""
         held, start = self.held, self._config.start
         if self._queue.topic == retry_topic(self._group):
-            # The consumer's filters do not apply to messages that it returned: they are redelivered, once.
+            # Messages in the retry topic have to be redelivered exactly once, whatever `start` says.
             start = "committed"
-        passes_over = held.from_start and start in ("earliest", "latest")
-        if held.committed >= 0 and not passes_over:
+        ignores_committed = held.from_start and start in ("earliest", "latest")
+        if held.committed >= 0 and not ignores_committed:
             return held.committed
         bounds = await self._parts.bounds.of(self._queue, start_ms(start))
         if not isinstance(start, str):
@@ -327,7 +329,7 @@ def _is_offset(text: str) -> bool:
 
 
 def start_ms(start: Start) -> int | None:
-    """Return START in Unix milliseconds if it is a time; a datetime without a zone is local."""
+    """Return START in Unix milliseconds if it is a time, else None. A datetime without a time zone is local time."""
     if isinstance(start, str):
         return None
     if isinstance(start, datetime):
@@ -345,12 +347,12 @@ async def fetch_run(
     check_crcs: bool,
     body_max_bytes: int,
 ) -> Fetched:
-    """Fetch what REQUEST asks for; return the answer, and its messages if there are any.
+    """Send REQUEST; return the reply, and its messages if there are any.
 
-    Raises BadReply if they are not what was asked for. If there is a wrong body (CHECK_CRCS), or what is no record, the
-    broker is asked once more, to compare what it has. It quarantines what is damaged in its store; these messages are
-    counted as lost. If the broker's bytes are valid and arrive wrong again, the messages in front of them are returned;
-    CorruptRecord if there are none.
+    Raises BadReply if the messages are not those that were requested. If a record does not parse, or a body does not
+    match its CRC (CHECK_CRCS), the request is repeated once, with the instruction to check the store. The broker
+    quarantines messages that are damaged in its store, and they are counted as lost. If a record is valid on the broker
+    but arrives damaged again, the messages before it are returned. CorruptRecord is raised if there are none.
     """
     reply = await connection.fetch(request, timeout_ms)
     if not reply.records:
@@ -365,7 +367,7 @@ async def fetch_run(
         return reply, run
     except errors.CorruptRecord as error:
         logger.warning(
-            "wrong bytes came, the broker is asked again %s",
+            "fetched messages are damaged, retrying %s",
             Facts(
                 group=request.group,
                 topic=request.topic,
@@ -391,13 +393,13 @@ async def fetch_run(
             raise
         run = read(reply.records[:sound_bytes])
         reply.next_offset = int(error.details.get("queue_offset", run.queue_offsets[-1] + 1))
-        reply.filtered_count = reply.lost_count = 0  # The reader that continues there counts them.
+        reply.filtered_count = reply.lost_count = 0  # The next fetch counts them.
         return reply, run
 
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """The result of `pull`: messages, the offset to continue at, and the range of offsets that the queue has."""
+    """The result of `pull`: messages, the offset to continue at, and the offset range of the queue."""
 
     messages: Sequence[ReceivedMessage]
     """The messages."""
@@ -419,9 +421,10 @@ async def pull_once(
     max_bytes: int,
     wait_ms: int,
 ) -> PullResult:
-    """Fetch once from OFFSET of QUEUE; MAX_MESSAGES and MAX_BYTES of 0 mean the consumer's settings.
+    """Fetch once from OFFSET of QUEUE. MAX_MESSAGES=0 and MAX_BYTES=0 mean the settings of the consumer.
 
-    Of a follower (`read_from`) min_offset and max_offset are what that knows. Raises OffsetOutOfRange with both.
+    If a follower answers (`read_from`), min_offset and max_offset are those of the follower. Raises OffsetOutOfRange
+    with both offsets.
     """
     session, config = parts.session, parts.config
     route = await session.routes.find(check_topic(topic))

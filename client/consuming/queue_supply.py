@@ -1,4 +1,4 @@
-"""Where a consumer's queues come from, and where their offsets are kept."""
+"""Combines a source of queues with a store of their offsets: for groups, broadcasting, and chosen queues."""
 
 from __future__ import annotations
 
@@ -23,30 +23,33 @@ from .unshared_queues import AssignedQueues, WholeTopics, committed_offsets
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """A source of queues and a keeper of their offsets."""
+    """A source of queues, and the store of their offsets."""
 
     source: QueueSource
     keeper: OffsetKeeper
 
     def doubt(self, held: HeldQueue) -> None:
-        """Hear that the connection broke by which HELD was read: its broker may be another run."""
+        """Note that the connection to the broker of HELD broke: the broker may have restarted."""
         self.source.doubt(held)
         self.keeper.doubt(held.queue.broker)
 
     def fetched(self, held: HeldQueue, sent_ms: int, breaks: int) -> None:
-        """Hear that the master has answered a fetch of HELD that was sent at SENT_MS, after BREAKS of its broker."""
+        """Note that the master has answered a fetch of HELD that was sent at SENT_MS.
+
+        BREAKS: how often connections to its broker had broken then.
+        """
         self.source.fetched(held, sent_ms)
         if held.token:
-            self.keeper.still_there(held.queue, sent_ms, breaks)
+            self.keeper.confirm(held.queue, sent_ms, breaks)
 
 
 def group_supply(
     subscriptions: Subscriptions, user: QueueUser, parts: ConsumerParts, kind: str
 ) -> Supply:
-    """Return a share of SUBSCRIPTIONS and of the group's retries for USER. KIND: "pull" or "push"."""
+    """Return a supply that assigns queues of SUBSCRIPTIONS, and of the retry topic, to USER. KIND: "pull" or "push"."""
 
     def renewed(queue: Queue, sent_ms: int, breaks: int) -> None:
-        keeper.still_there(queue, sent_ms, breaks)
+        keeper.confirm(queue, sent_ms, breaks)
 
     source = Sharing(with_retries(subscriptions, parts), user, parts, kind, renewed)
     keeper = Commits(parts, source)
@@ -54,7 +57,7 @@ def group_supply(
 
 
 def with_retries(subscriptions: Subscriptions, parts: ConsumerParts) -> Subscriptions:
-    """Return SUBSCRIPTIONS and, unless retries are off, everything in the group's retry topic."""
+    """Return SUBSCRIPTIONS and, with enable_retries, all messages of the group's retry topic."""
     if not parts.config.enable_retries or not subscriptions:
         return subscriptions
     return {**subscriptions, retry_topic(parts.group): pb.Filter()}
@@ -63,7 +66,7 @@ def with_retries(subscriptions: Subscriptions, parts: ConsumerParts) -> Subscrip
 def broadcast_supply(
     subscriptions: Subscriptions, user: QueueUser, parts: ConsumerParts, folder: str
 ) -> Supply:
-    """Return all of SUBSCRIPTIONS for USER, with offsets of its own in a file below FOLDER."""
+    """Return a supply that assigns all queues of SUBSCRIPTIONS to USER, with offsets in a file below FOLDER."""
     keeper = LocalOffsets(partial(_offsets_path, parts, folder), parts.session.clock)
     return Supply(WholeTopics(subscriptions, user, parts, keeper.committed_of), keeper)
 
@@ -75,7 +78,7 @@ def chosen_supply(user: QueueUser, parts: ConsumerParts) -> tuple[Supply, Assign
 
 
 async def _offsets_path(parts: ConsumerParts, folder: str) -> Path:
-    """Return the file of a broadcasting consumer: in a folder of its machine, and of its instance if it has a name."""
+    """Return the offsets file of a broadcasting consumer. Its folder is named after the host and the instance id."""
     config = parts.config
     host = await local_host(parse_addresses(config.nameservers)[0])
     client_id = f"{ip_address(host.address)}@{config.instance_id or 'DEFAULT'}"

@@ -1,15 +1,15 @@
-"""The core of both pull consumers: reads its queues ahead, keeps and commits positions, seeks, and pauses.
+"""The core of both pull consumers: it prefetches messages of its queues, commits positions, seeks, and pauses.
 
 The API classes (pull_consumer.py) own the cursor, and pass the application's position with each call.
 
-A queue that is to be released waits until the application has finished what it got of it. Then that is committed, and
-the queue is released. Messages fetched ahead are dropped.
+Before a queue is released, the consumer waits until the application has finished the messages that it got from the
+queue. Then it commits and releases the queue. Prefetched messages are dropped.
 
-A consumer whose application does not ask for more in max_poll_interval_ms leaves its group, so that other members get
-its queues. While the application iterates over a batch, each message counts as asking for more.
+If the application does not ask for more within max_poll_interval_ms, the consumer leaves its group, so that other
+members get its queues. While the application iterates over a batch, each message counts as asking for more.
 
-POSITION, in all these calls, is the position after what was delivered to the application. Not thread-safe: the
-consumer's event loop owns it.
+In all these calls, POSITION is the position after the messages that were delivered to the application. Not
+thread-safe: the consumer's event loop owns it.
 """
 
 from __future__ import annotations
@@ -49,28 +49,28 @@ from .unshared_queues import AssignedQueues, committed_positions
 logger = logging.getLogger(__name__)
 
 
-#: Pause between tries to commit a queue that is to go.
+#: Pause between tries to commit a queue that is revoked.
 _COMMIT_PAUSE_MS = 200
-#: Checks of the application per max_poll_interval_ms: its absence is noticed an eighth of that later, or earlier.
-_LOOKS: Final = 8
+#: Number of checks of the application per max_poll_interval_ms. So the end of the interval is noticed up to 1/8 late.
+_CHECKS: Final = 8
 
 
 @dataclass(slots=True)
 class Active:
-    """A queue that is read."""
+    """A queue that the consumer reads."""
 
     held: HeldQueue
     stretch: ReadStretch
     reader: QueueReader
-    #: After what the API class has; None: it is not known yet where reading began.
+    #: The offset after the messages that the API class got; None: not known yet.
     offset: int | None = None
-    #: Where its reader began; None: where it had been before, or that is not known yet.
-    begun: int | None = None
+    #: The offset where its reader started; None: it resumed at an earlier position, or the offset is not known yet.
+    started: int | None = None
     is_paused: bool = False
 
 
 class PullReading:
-    """Reads for the group what its supply gives it."""
+    """Reads the queues that its supply assigns."""
 
     def __init__(
         self,
@@ -90,55 +90,55 @@ class PullReading:
         self.subscriptions: Subscriptions = {}
         self.supply: Supply | None = None
         self._commits: RegularCommits | None = None
-        #: What is read, by queue.
+        #: The queues that are read now.
         self.active: dict[Queue, Active] = {}
-        #: What was, and is not any more.
+        #: The queues that were read before.
         self._gone: set[Queue] = set()
         self._paused: set[Queue] = set()
-        #: What the API class has; it may be delivered.
-        self._handed: Batch | None = None
+        #: The batch that the API class has; the application may have got messages of it.
+        self._delivered: Batch | None = None
         self._returned = asyncio.Event()
-        #: What the listener has not heard yet, and an end waits for.
-        self._untold: set[Rebalanced] = set()
-        #: Is called with each batch that the API class gets.
-        self._witness: Callable[[Batch], None] | None = None
-        #: The application has a listener for queues that are assigned and revoked.
+        #: Events of revoked queues that wait for the listener.
+        self._pending_events: set[Rebalanced] = set()
+        #: Called with each batch that the API class gets.
+        self._on_batch: Callable[[Batch], None] | None = None
+        #: Whether the application has a listener for queues that are assigned and revoked.
         self.has_listener = has_listener
         #: The application's position, from the API class. Another thread may write it.
         self._cursor = cursor
         self.calls = 0
         self.is_waiting = False
-        #: It was too long at its messages, and is out of the group until it comes for more.
+        #: Whether the consumer has left the group, because the application did not ask for more in time.
         self.is_away = False
         self._started = self._closed = self._reaches = False
 
     def start(self) -> None:
-        """Serve messages from now on."""
+        """Start to serve messages."""
         self._started = True
         self._session.tasks.spawn(self._watch_polls())
 
     async def _watch_polls(self) -> None:
-        """Leave the group when the application does not come for more."""
+        """Leave the group when the application does not ask for more in time."""
         clock, cursor = self._session.clock, self._cursor
         interval_ms = self.config.max_poll_interval_ms
         last = (0, 0)
         since_ms = clock.now_ms()
         while True:
-            await clock.sleep_until(clock.now_ms() + max(1, interval_ms // _LOOKS))
+            await clock.sleep_until(clock.now_ms() + max(1, interval_ms // _CHECKS))
             now = (self.calls, cursor.end)
             if self.is_waiting or now != last or self.is_away or self.supply is None:
                 last, since_ms = now, clock.now_ms()
             elif clock.now_ms() - since_ms >= interval_ms:
                 logger.warning(
-                    "application does not come for more messages, leaving the group until it does %s",
+                    "application did not ask for messages in time, leaving the group until it does %s",
                     Facts(group=self.parts.group, max_poll_interval_ms=interval_ms),
                 )
                 self.is_away = True
-                self.give_up_handed()
+                self.drop_delivered()
                 await self.supply.source.close()
 
     def use(self, supply: Supply) -> None:
-        """Read what SUPPLY gives."""
+        """Read the queues that SUPPLY assigns."""
         self.supply = supply
         supply.source.start()
         if not self._reaches:
@@ -149,8 +149,8 @@ class PullReading:
             self._commits.start()
 
     def begin(self, held: HeldQueue) -> None:
-        """Read a queue from now on."""
-        assert self.supply is not None, "a supply gives queues"
+        """Start to read a queue that was assigned."""
+        assert self.supply is not None, "queues are assigned by a supply"
         self.supply.keeper.begin(held)
         stretch = ReadStretch(held)
         active = Active(held, stretch, self._reader(stretch))
@@ -164,7 +164,7 @@ class PullReading:
         else:
             active.reader.start(active.offset)
         if self.has_listener:
-            self._prefetch.tell(ASSIGNED, held.queue)
+            self._prefetch.announce(ASSIGNED, held.queue)
 
     def _reader(self, stretch: ReadStretch) -> QueueReader:
         assert self.supply is not None
@@ -176,52 +176,52 @@ class PullReading:
         active = self.active.get(stretch.queue)
         if active is None or active.stretch is not stretch:
             return
-        active.offset = active.begun = offset
+        active.offset = active.started = offset
         committed = stretch.held.committed
         finished = self.positions.finished().get(stretch.queue, -1)
         if finished > offset or (committed >= 0 and offset != committed):
-            # The settings passed over what was committed, or the queue ends before what was finished: from now on the
-            # group stands here.
+            # The setting `start` overrides the committed offset, or the queue ends before the finished offset. From now
+            # on this is the offset of the group.
             self.positions.finish(ReadPosition(stretch, offset))
 
     async def end(self, queue: Queue, *, lost: bool) -> None:
-        """Stop reading QUEUE; have what was delivered finished and committed, unless the queue is LOST."""
+        """Stop reading QUEUE; wait until delivered messages are finished, and commit, unless the queue is LOST."""
         active = self.active.pop(queue)
         self._gone.add(queue)
         skipped = self._prefetch.skipped(active.stretch)
         self.halt(active)
         try:
             if not lost:
-                await active.reader.told()
+                await active.reader.reported()
             if not lost and not self._closed:
                 await self._until_returned(queue)
             if self.has_listener and not self._closed:
-                await self._tell_end(queue, lost or self.is_away)
+                await self._announce_end(queue, lost or self.is_away)
             if not lost and self.config.auto_commit:
                 self._finish_skipped(active, skipped)
-                await self._commit_at_last(queue)
+                await self._commit_before_release(queue)
         finally:
             if lost and self.config.auto_commit and not self.has_listener:
-                self._finished()  # If the queue returns, from another master, reading continues there.
+                self._finished()  # If a new master assigns the queue again, reading continues there.
             self._forget(active)
 
-    async def _tell_end(self, queue: Queue, lost: bool) -> None:
-        """Have the listener hear that QUEUE goes, and wait for it unless QUEUE is LOST."""
-        news = self._prefetch.tell(LOST if lost else REVOKED, queue)
+    async def _announce_end(self, queue: Queue, lost: bool) -> None:
+        """Notify the listener that QUEUE is revoked and wait for it, or that QUEUE is LOST."""
+        event = self._prefetch.announce(LOST if lost else REVOKED, queue)
         if not lost:
-            self._untold.add(news)
-            await news.told.wait()
-            self._untold.discard(news)
+            self._pending_events.add(event)
+            await event.handled.wait()
+            self._pending_events.discard(event)
 
     def halt(self, active: Active) -> None:
-        """End the stretch that is read: no more of it is delivered."""
+        """End the present stretch of ACTIVE: no more of it is delivered."""
         active.stretch.end()
         active.reader.stop()
         self._prefetch.drop(active.stretch)
 
     async def _until_returned(self, queue: Queue) -> None:
-        """Return when the application is not at messages of QUEUE."""
-        while self._handed is not None and self._is_of(self._handed, queue):
+        """Return when the application has finished its messages of QUEUE."""
+        while self._delivered is not None and self._is_of(self._delivered, queue):
             self._returned.clear()
             await self._returned.wait()
 
@@ -229,8 +229,8 @@ class PullReading:
         return batch.stretch.queue == queue and not batch.stretch.void
 
     def _finish_skipped(self, active: Active, skipped: int | None) -> None:
-        """Finish what the filter SKIPPED, if all that was delivered before it is finished."""
-        finished = self.positions.finished().get(active.held.queue, active.begun)
+        """Finish the messages up to SKIPPED, which were filtered out, if all messages before them are finished."""
+        finished = self.positions.finished().get(active.held.queue, active.started)
         if skipped is not None and finished is not None and finished == active.offset:
             self.positions.finish(ReadPosition(active.stretch, skipped))
 
@@ -238,8 +238,8 @@ class PullReading:
         for active in self.active.values():
             self._finish_skipped(active, self._prefetch.skipped(active.stretch))
 
-    async def _commit_at_last(self, queue: Queue) -> None:
-        """Commit what is finished of QUEUE, again and again if need be: it is about to go."""
+    async def _commit_before_release(self, queue: Queue) -> None:
+        """Commit the finished messages of QUEUE; retry until it succeeds or a retry cannot help."""
         clock = self._session.clock
         while True:
             offset = self._finished().get(queue)
@@ -250,7 +250,7 @@ class PullReading:
             except PocketMQError as error:
                 if self._closed or not error.retriable:
                     logger.warning(
-                        "offset not committed, what was handled comes again %s",
+                        "offset not committed, processed messages will be redelivered %s",
                         Facts(
                             group=self.parts.group, queue=queue, offset=offset, reason=error.message
                         ),
@@ -260,26 +260,26 @@ class PullReading:
 
     def _forget(self, active: Active) -> None:
         queue = active.held.queue
-        if self._handed is not None and self._is_of(self._handed, queue):
-            self.give_up_handed()  # The application is still at it.
+        if self._delivered is not None and self._is_of(self._delivered, queue):
+            self.drop_delivered()  # The application has not finished its messages.
         active.stretch.annul()
         assert self.supply is not None
-        self.positions.leave(queue, self.supply.keeper.kept(queue), active.begun)
+        self.positions.leave(queue, self.supply.keeper.kept(queue), active.started)
         self.supply.keeper.forget(queue)
 
     def fail(self, error: PocketMQError) -> None:
-        """Have the application meet ERROR."""
+        """Raise ERROR to the application."""
         self._prefetch.fail(error)
 
     async def next(
         self, finished: ReadPosition | None, timeout_ms: int | None
     ) -> Batch | Rebalanced | None:
-        """Return the next batch, or None if none comes in TIMEOUT_MS (None: wait on); news of queues come first.
+        """Return the next batch, or None after TIMEOUT_MS (None: wait without a limit). Events are returned first.
 
-        FINISHED is how far the application has come with the batch before.
+        FINISHED: the position up to which the application has finished the batch before.
         """
         self.check_open()
-        self.come_back(finished)
+        self.note_poll(finished)
         if self.is_away and self.supply is not None:
             self.is_away = False
             self.supply.source.start()
@@ -290,17 +290,17 @@ class PullReading:
             while True:
                 left_ms = None if deadline_ms is None else max(0, deadline_ms - clock.now_ms())
                 taken = await self._prefetch.take(left_ms)
-                if not isinstance(taken, Batch) or await self._hand_out(taken):
+                if not isinstance(taken, Batch) or await self._deliver(taken):
                     return taken
         finally:
             self.is_waiting = False
 
     def stop_waiting(self) -> None:
-        """Have `next` return None, now and from now on."""
+        """Let `next` return None from now on, also if it waits."""
         self._prefetch.end()
 
-    async def _hand_out(self, batch: Batch) -> bool:
-        """Pass BATCH to the API class; return False if it contains nothing for the application."""
+    async def _deliver(self, batch: Batch) -> bool:
+        """Prepare BATCH for the API class; return False if it has no messages for the application."""
         if batch.stretch.ended:
             return False
         if not batch.messages:
@@ -310,14 +310,14 @@ class PullReading:
         if batch.stretch.ended or not batch.messages:
             return False
         self.active[batch.stretch.queue].offset = batch.next_offset
-        self._handed = batch
-        if self._witness is not None:
-            self._witness(batch)
+        self._delivered = batch
+        if self._on_batch is not None:
+            self._on_batch(batch)
         self.counts.handed_out += len(batch.messages)
         return True
 
     async def _commit_first(self, batch: Batch) -> bool:
-        """Commit BATCH before the application sees it; return False if the queue is not held any more."""
+        """Commit BATCH before it is delivered; return False if the consumer does not hold the queue any more."""
         assert self.supply is not None
         keeper, queue = self.supply.keeper, batch.stretch.queue
         try:
@@ -328,94 +328,101 @@ class PullReading:
         self.positions.finish(ReadPosition(batch.stretch, batch.next_offset))
         return keeper.committed(queue) == batch.next_offset
 
-    def give_up_handed(self) -> None:
-        """Have what the application was handed not count any more: it takes too long."""
-        if self._handed is not None:
-            self.counts.repeats += len(self._handed.messages)
-            self._handed.stretch.annul()
-            self._handed = None
+    def drop_delivered(self) -> None:
+        """Let the delivered batch not be finished any more, because the application takes too long."""
+        if self._delivered is not None:
+            self.counts.repeats += len(self._delivered.messages)
+            self._delivered.stretch.annul()
+            self._delivered = None
             self._returned.set()
 
-    def come_back(self, finished: ReadPosition | None) -> None:
-        """Note that the application has come for more, and how far it is: what it was handed is FINISHED."""
+    def note_poll(self, finished: ReadPosition | None) -> None:
+        """Note that the application asks for more, and that it has finished the messages before FINISHED."""
         self.calls += 1
         self.positions.finish(finished)
-        self._handed = None
+        self._delivered = None
         self._returned.set()
 
     def _finished(self) -> Mapping[Queue, int]:
-        # First the batch, then the position in it: the API class writes them in the other order. Between two batches
-        # the cursor is still in the one before.
+        # Read the batch first, then the position in it, because the API class writes them in the other order. Between
+        # two batches the cursor still has the one before.
         cursor = self._cursor
         batch, begin = cursor.batch, cursor.begin
-        if batch is not None and batch is self._handed and self.config.delivery != "at_most_once":
+        if (
+            batch is not None
+            and batch is self._delivered
+            and self.config.delivery != "at_most_once"
+        ):
             self.positions.finish(ReadPosition(batch.stretch, batch.offset_at(begin)))
         return self.positions.finished()
 
     async def commit(self, finished: ReadPosition | None) -> None:
-        """Have the brokers keep how far the group is; FINISHED as in `next`."""
+        """Commit the positions of all queues. FINISHED: as in `next`."""
         self.calls += 1
         if self.config.delivery != "at_most_once" or (finished and finished.stretch.ended):
             self.positions.finish(finished)
         self._finish_all_skipped()
-        self.let_go_of_ended(finished)
+        self.return_if_ended(finished)
         if self.supply is not None:
             await self.supply.keeper.commit(self.positions.finished())
 
-    async def tell_outcome(
+    async def report_commit(
         self, work: Awaitable[None], callback: Callable[[PocketMQError | None], object] | None
     ) -> None:
-        """Tell CALLBACK what becomes of WORK, a commit; without one, a failure is logged."""
-        outcome: PocketMQError | None = None
+        """Await WORK, a commit; then call CALLBACK with its error or None. Without CALLBACK, log the error."""
+        failure: PocketMQError | None = None
         try:
             await work
         except PocketMQError as error:
-            outcome = error
+            failure = error
         if callback is not None:
-            callback(outcome)
-        elif outcome is not None:
+            callback(failure)
+        elif failure is not None:
             logger.warning(
                 "offsets not committed %s",
-                Facts(group=self.parts.group, reason=outcome.message),
+                Facts(group=self.parts.group, reason=failure.message),
             )
 
     @property
-    def is_watched(self) -> bool:
-        """Is a witness called with each batch?"""
-        return self._witness is not None
+    def is_observed(self) -> bool:
+        """Whether `observe` has set a function."""
+        return self._on_batch is not None
 
-    def watch(self, witness: Callable[[Batch], None] | None) -> None:
-        """Call WITNESS with each batch that is delivered from now on; None: call nothing."""
-        self._witness = witness
+    def observe(self, on_batch: Callable[[Batch], None] | None) -> None:
+        """Call ON_BATCH with each batch that is delivered from now on; None: call nothing."""
+        self._on_batch = on_batch
 
-    def let_go_of_ended(self, finished: ReadPosition | None = None) -> None:
-        """If the queue of the current message is to go, have it come back from there; FINISHED as in `next`."""
-        if self._handed is not None and self._handed.stretch.ended:
-            self.come_back(finished)
+    def return_if_ended(self, finished: ReadPosition | None = None) -> None:
+        """If the queue of the delivered batch is being released, release it now. FINISHED: as in `next`."""
+        if self._delivered is not None and self._delivered.stretch.ended:
+            self.note_poll(finished)
 
     def active_queue(self, queue: Queue) -> Active:
-        """Return what is known of QUEUE. Raises LeaseLost if it went, InvalidArgument if it was never read here."""
+        """Return the state of QUEUE. Raises LeaseLost if it was revoked, InvalidArgument if it was never assigned."""
         self.check_open()
         active = self.active.get(queue)
         if active is None:
             here = ", ".join(map(str, sorted(self.active)[:32])) or "none"
             if queue in self._gone:
                 raise LeaseLost(
-                    f"queue {queue} went from this consumer since it was read: it has {here}, and what is not committed"
-                    " comes again, perhaps elsewhere",
+                    f"queue {queue} is not assigned to this consumer any more: it has {here}. Messages that were not"
+                    " committed are redelivered, perhaps to another member.",
                     topic=queue.topic,
                     queue=queue.number,
                     group=self.parts.group,
                 )
             raise InvalidArgument(
-                f"queue {queue} is not read by this consumer at present: it has {here}",
+                f"queue {queue} is not assigned to this consumer: it has {here}. Use one of these queues.",
                 field="queue",
                 value=queue,
             )
         return active
 
-    def go(self, active: Active, offset: int | None) -> None:
-        """Read on at OFFSET, None: where the settings say; what lies ahead is dropped, what was delivered counts."""
+    def restart_at(self, active: Active, offset: int | None) -> None:
+        """Continue to read at OFFSET (None: where the settings say). Prefetched messages are dropped.
+
+        Messages that were delivered can still be finished.
+        """
         self.halt(active)
         active.stretch = ReadStretch(active.held)
         active.reader = self._reader(active.stretch)
@@ -424,7 +431,7 @@ class PullReading:
             active.reader.start(offset)
 
     def set_paused(self, queue: Queue, paused: bool) -> None:
-        """Remember whether QUEUE is read, also when it is released and assigned again."""
+        """Remember whether QUEUE is paused, also after it is released and assigned again."""
         if paused:
             self._paused.add(queue)
         else:
@@ -432,53 +439,54 @@ class PullReading:
 
     @property
     def is_open(self) -> bool:
-        """Are messages served?"""
+        """Whether the consumer is started and not closed."""
         return self._started and not self._closed
 
     def check_open(self) -> None:
-        """Raise ClientClosed unless messages are served."""
+        """Raise ClientClosed unless the consumer is started and not closed."""
         if self._closed:
-            raise ClientClosed("the consumer was closed; make a new one to go on reading")
+            raise ClientClosed("the consumer is closed: create a new one to read more")
         if not self._started:
-            raise ClientClosed("the consumer was not started: use it in a `with` block")
+            raise ClientClosed("the consumer is not started: use it in a `with` block")
 
     async def close(self, finished: ReadPosition | None, *, failing: bool = False) -> None:
-        """Commit, unless auto_commit is off, and disconnect; FINISHED as in `next`.
+        """Commit, unless auto_commit is off, and disconnect. FINISHED: as in `next`.
 
-        FAILING: the application is leaving with an error of its own, which one of the commit must not hide.
+        FAILING: the application has raised an error. Then an error of the commit is logged, so that it does not hide
+        the first one.
         """
         if self._closed:
             return
         self._closed = True
-        self.come_back(finished)
+        self.note_poll(finished)
         self._finish_all_skipped()
-        for news in list(self._untold):
-            news.told.set()
+        for event in list(self._pending_events):
+            event.handled.set()
         try:
             if self.supply is not None:
-                await self._let_go(self.supply, failing)
+                await self._commit_and_release(self.supply, failing)
         finally:
             await self._session.close()
 
-    async def _let_go(self, supply: Supply, failing: bool) -> None:
-        trouble: PocketMQError | None = None
+    async def _commit_and_release(self, supply: Supply, failing: bool) -> None:
+        failure: PocketMQError | None = None
         if self.config.auto_commit:
             try:
                 await supply.keeper.commit(self.positions.finished())
             except PocketMQError as error:
-                trouble = error
+                failure = error
         await supply.source.close()
-        if trouble is not None and not failing:
-            raise trouble
-        if trouble is not None:
+        if failure is not None and not failing:
+            raise failure
+        if failure is not None:
             logger.warning(
                 "offsets not committed %s",
-                Facts(group=self.parts.group, reason=trouble.message),
+                Facts(group=self.parts.group, reason=failure.message),
             )
 
 
 class Steering:
-    """Steers READING."""
+    """Subscriptions, assignment, seeking, pausing and commits of offsets for a PullReading."""
 
     def __init__(self, reading: PullReading) -> None:
         self._reading = reading
@@ -486,13 +494,13 @@ class Steering:
         self._chosen: AssignedQueues | None = None
 
     def subscribe(self, subscriptions: Subscriptions, position: ReadPosition | None) -> None:
-        """Read SUBSCRIPTIONS from now on, and nothing else."""
+        """Read SUBSCRIPTIONS from now on, and no other topics."""
         reading = self._reading
         reading.check_open()
         self._parts.need_group("subscribe")
         if self._chosen is not None:
             raise InvalidArgument(
-                "this consumer reads the queues that it was assigned: make another one to subscribe",
+                "cannot subscribe after assign: create another consumer for subscriptions",
                 field="subscribe",
             )
         before, reading.subscriptions = reading.subscriptions, subscriptions
@@ -503,15 +511,15 @@ class Steering:
         source = reading.supply.source
         if not isinstance(source, Sharing):
             raise InvalidArgument(
-                "a consumer that broadcasts keeps its subscriptions: make another one",
+                "cannot change the subscriptions of a broadcasting consumer: create another consumer",
                 field="subscribe",
             )
         source.replace_subscriptions(with_retries(subscriptions, self._parts))
         for queue, active in list(reading.active.items()):
             if queue.topic in before and queue.topic not in subscriptions:
-                reading.halt(active)  # It is about to go.
+                reading.halt(active)  # It will be revoked.
             elif before.get(queue.topic) != subscriptions.get(queue.topic):
-                reading.go(active, self._offset(active, position))
+                reading.restart_at(active, self._offset(active, position))
 
     def _begin(self, subscriptions: Subscriptions) -> None:
         reading = self._reading
@@ -522,16 +530,16 @@ class Steering:
             reading.use(group_supply(subscriptions, reading, self._parts, "pull"))
 
     async def assign(self, queues: Collection[Queue], position: ReadPosition | None) -> None:
-        """Read QUEUES from now on, and no others, whatever the group's members do; what is before POSITION is done."""
+        """Read QUEUES from now on, and no others, independent of the group. Messages before POSITION are finished."""
         reading = self._reading
         reading.check_open()
-        reading.come_back(position)
-        # Nothing comes or goes but by the application's own wish.
+        reading.note_poll(position)
+        # Only the application changes the queues, so a listener has nothing to report.
         reading.has_listener = False
         if self._chosen is None:
             if reading.supply is not None:
                 raise InvalidArgument(
-                    "this consumer subscribes to topics: make another one to assign queues",
+                    "cannot assign queues after subscribe: create another consumer for assigned queues",
                     field="assign",
                 )
             supply, self._chosen = chosen_supply(reading, self._parts)
@@ -539,12 +547,12 @@ class Steering:
         await self._chosen.replace(queues)
 
     def assignment(self) -> list[Queue]:
-        """Return the queues that are read."""
+        """Return the queues that the consumer reads."""
         self._reading.check_open()
         return sorted(self._reading.active)
 
     async def queues(self, topic: str) -> tuple[Queue, ...]:
-        """Return the queues of TOPIC that can be read, by any consumer."""
+        """Return all readable queues of TOPIC."""
         self._reading.check_open()
         return (await self._parts.session.routes.find(check_topic(topic))).readable
 
@@ -561,7 +569,7 @@ class Steering:
         return await active.reader.first_offset() if offset is None else offset
 
     async def committed(self, queue: Queue) -> OffsetAndMetadata | None:
-        """Return what the group has committed of QUEUE; None: nothing."""
+        """Return the committed offset of the group in QUEUE, with its metadata; None: none."""
         reading = self._reading
         reading.check_open()
         self._parts.need_group("return committed offsets")
@@ -574,23 +582,24 @@ class Steering:
         return None if found is None or found.offset < 0 else found
 
     def seek(self, queue: Queue, offset: int) -> None:
-        """Continue at OFFSET of QUEUE; what was delivered of it does not count any more."""
+        """Continue at OFFSET of QUEUE. Messages of it that were delivered before cannot be finished any more."""
         if offset < 0:
             raise InvalidArgument(
-                f"offset is {offset}, but must be at least 0", field="offset", limit=0, value=offset
+                f"offset is {offset}: it must be at least 0", field="offset", limit=0, value=offset
             )
         reading = self._reading
         active = reading.active_queue(queue)
         active.stretch.annul()
-        reading.go(active, offset)
+        reading.restart_at(active, offset)
         reading.positions.finish(ReadPosition(active.stretch, offset))
 
     async def seek_to(
         self, queues: Collection[Queue] | None, where: datetime | int | None, *, last: bool = False
     ) -> dict[Queue, int]:
-        """Go to the first message stored at WHERE or later of QUEUES (None: all), or else to the first or LAST.
+        """Seek in QUEUES (None: all assigned queues); return the new offsets.
 
-        Return the offsets.
+        WHERE: a time; continue at the first message stored then or later. None: seek to the beginning, or with LAST to
+        the end.
         """
         chosen = self.assignment() if queues is None else list(queues)
         for queue in chosen:
@@ -605,16 +614,16 @@ class Steering:
         return offsets
 
     def pause(self, queues: Collection[Queue], position: ReadPosition | None) -> None:
-        """Deliver nothing more of QUEUES until they are resumed."""
+        """Deliver no messages of QUEUES until they are resumed."""
         reading = self._reading
         for active in [reading.active_queue(queue) for queue in queues]:
             reading.set_paused(active.held.queue, True)
             if not active.is_paused:
                 active.is_paused = True
-                reading.go(active, self._offset(active, position))
+                reading.restart_at(active, self._offset(active, position))
 
     def resume(self, queues: Collection[Queue]) -> None:
-        """Resume QUEUES; those that are not paused are left as they are."""
+        """Resume QUEUES. Queues that are not paused do not change."""
         reading = self._reading
         reading.check_open()
         for queue in queues:
@@ -625,7 +634,7 @@ class Steering:
                 active.reader.start(active.offset)
 
     async def commit_offsets(self, offsets: Mapping[Queue, int | tuple[int, str]]) -> None:
-        """Commit OFFSETS, which are those of the next messages, perhaps with texts, and nothing else."""
+        """Commit OFFSETS and no others: by queue, the offset of the next message, or (offset, metadata)."""
         reading = self._reading
         reading.check_open()
         plain: dict[Queue, int] = {}
@@ -649,7 +658,7 @@ def _check_none(metadata: Mapping[Queue, str]) -> None:
     for queue, text in metadata.items():
         if text:
             raise InvalidArgument(
-                f"offset of {queue} cannot have metadata: a consumer that broadcasts keeps its offsets in Apache's"
-                " offsets.json, which has no room for it; commit the offset alone",
+                f"cannot commit metadata for {queue}: a broadcasting consumer stores its offsets in the file"
+                " offsets.json, which has no field for metadata. Commit the offset alone.",
                 field="metadata",
             )

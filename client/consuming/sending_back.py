@@ -1,6 +1,6 @@
-"""Returns a message that could not be handled to its broker, to be redelivered later or to become a dead letter.
+"""Returns a failed message to its broker, which redelivers it later or moves it to the dead-letter queue.
 
-Not tried again by itself: where an answer was lost, a second try may store a second copy.
+There is no automatic retry: if only the reply was lost, a second try would store a second copy.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ..received_message import ReceivedMessage
 from ..session import Session
 from .unshared_queues import WATCH_UNKNOWN_MS
 
-if TYPE_CHECKING:  # A push consumer has no use for it.
+if TYPE_CHECKING:  # Push consumers do not need this module.
     from .reading import PullReading
 
-#: How often a retry queue that a broker has just made is looked for, before it is left to the regular look.
+#: How often a new retry queue is looked for at short intervals, before only the regular look finds it.
 _LOOKS: Final = 60
 
 
@@ -27,17 +27,13 @@ class SendBackResult:
     """The result of returning a message."""
 
     dead: bool
-    """The message is in the group's dead-letter queue, because it has no retries left or none was
-    wanted.
-    """
+    """True: the message is in the dead-letter queue of the group, because no retries are left or requested."""
     topic: str
     """Topic of the copy: the group's retry topic, or its dead-letter queue."""
     due_ms: int
-    """When it is redelivered, in Unix milliseconds of the broker's clock; of a dead letter, when it
-    was stored.
-    """
+    """When it is redelivered, in Unix milliseconds of the broker's clock. Dead letter: when it was stored."""
     reconsume_times: int
-    """How often it was delivered and failed."""
+    """Number of deliveries that failed."""
 
 
 async def send_back(
@@ -50,7 +46,10 @@ async def send_back(
     timeout_ms: int,
     max_times: int | None = None,
 ) -> SendBackResult:
-    """Send MESSAGE back for GROUP; raises what pull_consumer.py says. MAX_TIMES retries; None: as the group is set."""
+    """Return MESSAGE to its broker for GROUP. Raises the errors of `PullConsumer.send_back`.
+
+    MAX_TIMES: maximum number of retries; None: the setting of the group.
+    """
     broker = message.broker
     if not session.routes.knows(broker):
         await session.routes.brokers()
@@ -73,7 +72,7 @@ async def send_back(
     try:
         reply = await ask()
     except GroupNotFound:
-        # A consumer makes its group by committing for the first time: this one has not come so far.
+        # The first commit of a consumer creates its group, and this consumer has not committed yet.
         commit = pb.CommitOffsetsRequest(group=group)
         await session.ask(broker, "CommitOffsets", commit, pb.CommitOffsetsReply, timeout_ms)
         reply = await ask()
@@ -86,12 +85,12 @@ async def send_back(
 
 
 def encodable(text: str) -> str:
-    """Return TEXT as a request can carry it: what is no character (a stray byte of a file's name) is escaped."""
+    """Return TEXT with lone surrogates escaped, for example from a file name that is not UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Retrying:
-    """Sends back for a pull consumer, and has its READING find the retry topic soon.
+    """Returns messages for a pull consumer, and lets the consumer find new retry queues soon.
 
     Not thread-safe: the event loop owns it.
     """
@@ -101,20 +100,21 @@ class Retrying:
         self._parts = reading.parts
         self._session = reading.parts.session
         self._topic = retry_topic(reading.parts.group)
-        #: Brokers of which a retry queue is looked for.
+        #: Brokers whose retry queue is looked for.
         self._looking: set[str] = set()
 
     async def send_back(
         self, message: ReceivedMessage, *, delay_level: int, reason: str
     ) -> SendBackResult:
-        """Give MESSAGE back to its broker; see pull_consumer.py."""
+        """Return MESSAGE to its broker. Raises the errors of `PullConsumer.send_back`."""
         self._reading.check_open()
-        self._parts.need_group("send a message back")
+        self._parts.need_group("return a message to its broker")
         config = self._parts.config
         if delay_level >= 0 and (config.broadcasting or not config.enable_retries):
             raise InvalidArgument(
-                "this consumer has retries off, as one that reads everything for itself: a retry would come to its"
-                " group and not to it; turn retries on, or give the message up with delay_level=-1",
+                "cannot retry a message: this consumer is broadcasting or has enable_retries=False, so it would not get"
+                " the retry. Set enable_retries=True, or move the message to the dead-letter queue with"
+                " delay_level=-1.",
                 field="enable_retries",
                 value=False,
             )
@@ -133,7 +133,7 @@ class Retrying:
         return sent
 
     async def _look_for_retries(self, broker: str) -> None:
-        """Have the retry queues of BROKER be read as soon as a name server knows them."""
+        """Look for the retry queue of BROKER until a name server knows it, so that the consumer reads it soon."""
         clock = self._session.clock
         for _ in range(_LOOKS):
             if self._reads_retries(broker) or self._reading.supply is None:

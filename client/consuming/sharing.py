@@ -1,14 +1,15 @@
-"""A member's share of its group's queues: it follows the plan, holds leases, and starts and ends reading.
+"""The assignment of a group member: it follows the plan, holds leases, and starts and ends reading.
 
     plan says      held    what happens
-    this member    no      the member asks for the lease; when it is granted, reading begins at the committed offset
-    this member    yes     nothing: only queues that move pause
-    another        yes     reading ends; what was delivered is finished (for rebalance_timeout_ms) and committed;
-                           the lease is released, and the other member gets it and the offset at once
+    this member    no      the member requests the lease; when it is granted, reading starts at the committed offset
+    this member    yes     nothing: queues that do not move are not interrupted
+    another        yes     reading ends; the application finishes delivered messages (rebalance_timeout_ms at most),
+                           they are committed, and the lease is released, so that the other member gets it at once
     anything       lost    reading ends, and nothing is committed any more
 
-The lease decides, which the queue's own broker grants. The plan only says which leases to request and which to release:
-without a coordinator each member keeps its queues, and two members that disagree wait for each other's leases.
+The lease decides which member may read. The broker of the queue grants it. The plan only determines which leases a
+member requests and releases. Without a coordinator each member keeps its queues. If two members follow different plans,
+each waits until the other one releases its leases.
 
 Not thread-safe: its event loop owns it.
 """
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class Sharing:
-    """Shares the queues of SUBSCRIPTIONS with the other members of the group; USER reads its share. KIND: for logs."""
+    """Divides the queues of SUBSCRIPTIONS among the group members; USER reads those of this member. KIND: for logs."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class Sharing:
         kind: str,
         on_renewed: Callable[[Queue, int, int], None] | None = None,
     ) -> None:
-        """ON_RENEWED is called with each lease that was renewed, as `renewed` is."""
+        """ON_RENEWED is called for each renewed lease, with the arguments of `renewed`."""
         self._subscriptions = subscriptions
         self._user = user
         self._parts = parts
@@ -66,65 +67,65 @@ class Sharing:
         self._ending: dict[Queue, asyncio.Task[None]] = {}
         self._planning: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
-        #: No other member has been in the group since this one joined; None: not known yet.
+        #: Whether no other member has been in the group since this one joined; None: not known yet.
         self._is_first: bool | None = None
-        #: What we have read before.
-        self._begun: set[Queue] = set()
+        #: The queues that this member has read since it joined.
+        self._started: set[Queue] = set()
         self._is_running = False
         self._on_renewed = on_renewed
 
     def start(self) -> None:
-        """Join the group; after `close`, again."""
+        """Join the group, also again after `close`."""
         if not self._is_running:
             self._is_running = True
             self._is_first = None
-            self._begun.clear()
+            self._started.clear()
             self._membership.start()
 
     @property
     def is_running(self) -> bool:
-        """Are we in the group, or on the way?"""
+        """Whether this member is in the group or is joining it."""
         return self._is_running
 
     @property
     def generation(self) -> int:
-        """The group's latest generation that we know; 0: none."""
+        """The latest known generation of the group; 0: none."""
         return self._leases.generation
 
     @property
     def assigned(self) -> frozenset[Queue]:
-        """What the latest plan gives us, be it held already or not."""
+        """The queues that the latest plan assigns to this member, held already or not."""
         return frozenset(self._assigned)
 
     def held(self, queue: Queue) -> HeldQueue | None:
-        """Return the lease by which QUEUE is read; None: this member does not hold it."""
+        """Return QUEUE with its lease; None: this member does not hold it."""
         return self._held.get(queue)
 
     def lost(self, held: HeldQueue) -> None:
-        """Hear that the broker does not know HELD any more."""
+        """Note that the broker does not know HELD any more."""
         if self._held.get(held.queue) == held:
             self._leases.drop(held.queue)
-            self.ran_out(held.queue)
+            self.expired(held.queue)
 
     def fetched(self, held: HeldQueue, sent_ms: int) -> None:
-        """Hear that a fetch of HELD, sent at SENT_MS, was answered: the lease lasts from there."""
+        """Note that the broker has answered a fetch of HELD. Its lease counts from SENT_MS, when the fetch was sent."""
         self._leases.fetched(held.queue, held.token, sent_ms)
 
     def doubt(self, held: HeldQueue) -> None:
-        """Hear that the connection broke by which HELD was read."""
+        """Note that the connection to the broker of HELD broke."""
         self._leases.doubt(held.queue)
 
     def look_again(self) -> None:
-        """Look for changes of the queues soon."""
-        self._planner.sooner()
+        """Look for new and removed queues soon."""
+        self._planner.look_soon()
 
     def replace_subscriptions(self, subscriptions: Subscriptions) -> None:
-        """Want SUBSCRIPTIONS from now on: the group makes a new plan."""
+        """Use SUBSCRIPTIONS from now on. The group makes a new plan."""
         self._subscriptions = subscriptions
         self._membership.rejoin()
 
     async def close(self) -> None:
-        """End reading, commit, give every queue back, and leave the group."""
+        """Stop reading, commit, release every queue, and leave the group."""
         if not self._is_running:
             return
         self._is_running = False
@@ -140,7 +141,7 @@ class Sharing:
         await self._membership.leave()
 
     def join_request(self) -> pb.Join:
-        """Return how this member joins, now."""
+        """Return the request to join, with the present subscriptions and queues."""
         config = self._config
         return pb.Join(
             group=self._parts.group,
@@ -160,16 +161,16 @@ class Sharing:
         )
 
     def held_queues(self) -> list[pb.HeldQueue]:
-        """Return what this member holds, now."""
+        """Return the queues that this member holds now."""
         return [to_wire(queue) for queue in self._held]
 
     def on_members(self, members: pb.Members) -> None:
-        """A new generation begins: plan it if this member is the leader. Raises BadReply."""
+        """Start a new generation: make its plan if this member is the leader. Raises BadReply."""
         if not self._is_running:
             return
         check_members(members, "the coordinator")
         self._members = members
-        self._leases.heard_of(members.generation)
+        self._leases.note_generation(members.generation)
         is_alone = [one.member_id for one in members.members] == [self.member_id]
         self._is_first = is_alone and self._is_first is not False
         plans = members.each_for_itself or members.leader == self.member_id
@@ -187,36 +188,38 @@ class Sharing:
         except PocketMQError as error:
             self._user.fail(error)
             return
-        except Exception as error:  # The edge: an application's strategy may raise anything.
+        except Exception as error:  # The application's strategy may raise anything.
             name = self._strategy.name
             logger.exception(
-                "strategy failed %s",
+                "allocation strategy failed %s",
                 Facts(group=self._parts.group, strategy=name, reason=repr(error)),
             )
-            self._user.fail(ConfigError(f"allocation strategy {name!r} raised {error!r}"))
+            self._user.fail(
+                ConfigError(f"allocation strategy {name!r} raised {error!r}: fix the strategy")
+            )
             return
         if members.each_for_itself:
             self._follow(shares.get(self.member_id, ()))
         else:
             plan = plan_to_wire(members.generation, shares)
-            await self._membership.say(pb.MemberRequest(plan=plan))
+            await self._membership.send(pb.MemberRequest(plan=plan))
         if self._watching is None or self._watching.done():
             self._watching = self._session.tasks.spawn(self._planner.watch())
 
     def _replan(self) -> None:
-        """The queues have changed."""
+        """Request a new plan, because the queues have changed."""
         if self._members.each_for_itself:
             self.on_members(self._members)
         else:
             replan = pb.Replan(generation=self._members.generation)
-            self._session.tasks.spawn(self._membership.say(pb.MemberRequest(replan=replan)))
+            self._session.tasks.spawn(self._membership.send(pb.MemberRequest(replan=replan)))
 
     def on_assigned(self, assigned: pb.Assigned) -> None:
-        """This member's share is there. What it does not subscribe to (any more) is left out. Raises BadReply."""
+        """Follow an assignment, except for topics that this member does not subscribe to. Raises BadReply."""
         if self._is_running:
             check_assigned(assigned, "the coordinator")
             wanted = {*self._subscriptions, retry_topic(self._parts.group)}
-            self._leases.heard_of(assigned.generation)
+            self._leases.note_generation(assigned.generation)
             if self._is_first is None:
                 self._is_first = False
             self._follow([from_wire(one) for one in assigned.queues if one.topic in wanted])
@@ -225,26 +228,26 @@ class Sharing:
         self._parts.counts.rebalances += 1
         self._assigned = set(queues)
         logger.info(
-            "share assigned %s",
+            "queues assigned %s",
             Facts(group=self._parts.group, queues=len(queues), generation=self.generation),
         )
         self._settle()
 
     def on_refused(self, error: PocketMQError) -> None:
-        """The coordinator does not want this member."""
+        """Raise ERROR to the application: the coordinator refuses this member."""
         self._user.fail(error)
 
     def on_replaced(self, error: MemberFenced) -> None:
-        """Another member has the place of this one: what it holds is the other's."""
+        """Lose all queues and raise ERROR to the application: another member has replaced this one."""
         self._assigned.clear()
         self._leases.unwant(list(self._leases.wanted))
         for queue in list(self._held):
             self._leases.drop(queue)
-            self.ran_out(queue)
+            self.expired(queue)
         self._user.fail(error)
 
     def _settle(self) -> None:
-        """Request and release leases until the member holds what the plan says."""
+        """Request and release leases, so that the member will hold the assigned queues."""
         for queue in self._held.keys() - self._assigned - self._ending.keys():
             self._end(queue, lost=False)
         wanted = self._assigned - self._held.keys() - self._ending.keys()
@@ -252,9 +255,9 @@ class Sharing:
         self._leases.want(wanted)
 
     def granted(self, queue: Queue, token: int, committed: int, waited_ms: int) -> None:
-        """The lease of QUEUE was granted, after WAITED_MS."""
-        from_start = bool(self._is_first) and queue not in self._begun
-        self._begun.add(queue)
+        """Start to read QUEUE, whose lease was granted after WAITED_MS."""
+        from_start = bool(self._is_first) and queue not in self._started
+        self._started.add(queue)
         held = self._held[queue] = HeldQueue(queue, token, committed, from_start)
         counts = self._parts.counts
         counts.queues_gained += 1
@@ -263,12 +266,15 @@ class Sharing:
         self._membership.held_changed()
 
     def renewed(self, queue: Queue, sent_ms: int, breaks: int) -> None:
-        """The lease of QUEUE was renewed by what was sent at SENT_MS, after BREAKS of its broker."""
+        """Note that a request that was sent at SENT_MS has renewed the lease of QUEUE.
+
+        BREAKS: how often connections to its broker had broken when it was sent.
+        """
         if self._on_renewed is not None:
             self._on_renewed(queue, sent_ms, breaks)
 
-    def ran_out(self, queue: Queue) -> None:
-        """Another member may hold QUEUE: nothing can be committed from now on."""
+    def expired(self, queue: Queue) -> None:
+        """Stop reading QUEUE without a commit, because another member may hold it."""
         self._held.pop(queue, None)
         self._parts.counts.queues_lost += 1
         if queue not in self._ending:
@@ -285,12 +291,13 @@ class Sharing:
             timeout_ms = self._config.rebalance_timeout_ms
             if not await finished_within(work, timeout_ms, clock, self._session.tasks):
                 logger.warning(
-                    "queue released unfinished, messages that were not committed are redelivered to another member %s",
+                    "queue released too early, uncommitted messages will be redelivered %s",
                     Facts(group=self._parts.group, queue=queue, after_ms=timeout_ms),
                 )
-        except Exception as error:  # The edge: whatever fails in ending, the queue has to go.
+        except Exception as error:  # Release the queue, whatever fails.
             logger.warning(
-                "queue given up %s", Facts(group=self._parts.group, queue=queue, reason=repr(error))
+                "end of reading failed, queue released %s",
+                Facts(group=self._parts.group, queue=queue, reason=repr(error)),
             )
         self._held.pop(queue, None)
         if not lost:

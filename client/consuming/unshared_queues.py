@@ -1,6 +1,6 @@
-"""Queues that are not shared: all that the topics have, or those that the application chose.
+"""Sources of queues without leases: all queues of the topics, or those that the application chose.
 
-They are read in parallel with other consumers. A topic without a route is waited for, with one warning.
+Other consumers may read the same queues. If a topic has no route yet, the consumer logs one warning and waits for it.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from .parts import ConsumerParts
 
 logger = logging.getLogger(__name__)
 
-#: How often new queues are looked for: of topics that are there, and of those that are not yet.
+#: How often new queues are looked for: of known topics, and of topics without a route.
 WATCH_MS = 10_000
 WATCH_UNKNOWN_MS = 500
 
-#: Asks for the offsets at which queues continue; −1: none.
+#: Returns the committed offsets of queues; −1: none.
 CommittedOf = Callable[[Collection[Queue]], Awaitable[dict[Queue, int]]]
 
 
 class TopicWatch:
-    """Finds the queues of topics, again and again. Not thread-safe: its event loop owns it."""
+    """Finds the queues of topics, and says when to look again. Not thread-safe: its event loop owns it."""
 
     def __init__(self, parts: ConsumerParts) -> None:
         self._session = parts.session
         self._group = parts.group
         self._retry_topic = retry_topic(parts.group)
-        #: Topics without a route, of which was warned.
+        #: Topics without a route for which the warning was logged.
         self._missing: set[str] = set()
         self._alarm = Alarm(parts.session.clock, parts.session.tasks)
 
     async def look(self, topics: Collection[str]) -> tuple[list[Queue], bool]:
-        """Return the queues of TOPICS that can be read, and whether all topics but the retry topic have a route."""
+        """Return the readable queues of TOPICS, and whether all topics except the retry topic have a route."""
         queues: list[Queue] = []
         all_known = True
         for topic in topics:
             try:
                 route = await self._session.routes.find(topic)
             except PocketMQError as error:
-                # The retry topic is not there until something fails: nothing to wait for.
+                # The retry topic does not exist before a message fails, so do not wait for it.
                 all_known &= topic == self._retry_topic
                 self._note_missing(topic, error)
                 continue
@@ -62,21 +62,21 @@ class TopicWatch:
         self._missing.add(topic)
         logger.log(
             logging.DEBUG if quiet else logging.WARNING,
-            "waiting for topic %s",
+            "topic has no route, waiting for it %s",
             Facts(group=self._group, topic=topic, reason=error.message),
         )
 
     async def pause(self, all_known: bool) -> None:
-        """Return when it is time to look again, or when another task asks for it."""
+        """Return when it is time to look again, or soon after `look_soon`."""
         clock = self._session.clock
         began_ms = clock.now_ms()
-        # Not at once: errors come in numbers, and a change takes its time to be known.
+        # Always pause: errors often come in groups, and a change is not known to all at once.
         await clock.sleep_until(began_ms + WATCH_UNKNOWN_MS)
         if all_known:
             await self._alarm.wait_until(began_ms + WATCH_MS)
 
-    def sooner(self) -> None:
-        """Have the next look come soon."""
+    def look_soon(self) -> None:
+        """Let `pause` return soon."""
         self._alarm.ring()
 
 
@@ -87,18 +87,18 @@ class _Unshared:
         self._held: dict[Queue, HeldQueue] = {}
 
     def held(self, queue: Queue) -> HeldQueue | None:
-        """Return the lease by which QUEUE is read; None: this member does not hold it."""
+        """Return QUEUE if the consumer reads it, else None."""
         return self._held.get(queue)
 
     def fetched(self, held: HeldQueue, sent_ms: int) -> None:
-        """Nothing is held against anybody: there is no lease."""
+        """Do nothing: there is no lease to renew."""
 
     def doubt(self, held: HeldQueue) -> None:
-        """Nothing is held against anybody: there is no lease."""
+        """Do nothing: there is no lease to renew."""
 
 
 class WholeTopics(_Unshared):
-    """Gives USER all queues of TOPICS; COMMITTED_OF returns where each continues."""
+    """Assigns all queues of TOPICS to USER. COMMITTED_OF returns their committed offsets."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class WholeTopics(_Unshared):
         self._watch = TopicWatch(parts)
 
     def start(self) -> None:
-        """Begin."""
+        """Start to assign queues."""
         self._parts.session.tasks.spawn(self._run())
 
     async def _run(self) -> None:
@@ -129,26 +129,26 @@ class WholeTopics(_Unshared):
                     self._user.begin(held)
             except PocketMQError as error:
                 logger.warning(
-                    "queues cannot be read yet %s",
+                    "queues not readable yet, retrying %s",
                     Facts(group=self._parts.group, reason=error.message),
                 )
             all_known &= all(queue in self._held for queue in queues)
             await self._watch.pause(all_known)
 
     def lost(self, held: HeldQueue) -> None:
-        """Nothing is held against anybody, so that nothing is lost."""
+        """Do nothing: queues without a lease cannot be lost."""
 
     def look_again(self) -> None:
-        """Look for changes of the queues soon."""
-        self._watch.sooner()
+        """Look for new queues soon."""
+        self._watch.look_soon()
 
     async def close(self) -> None:
-        """Have every queue ended."""
+        """Call `end` for each queue."""
         await asyncio.gather(*(self._user.end(queue, lost=False) for queue in self._held))
 
 
 class AssignedQueues(_Unshared):
-    """Gives USER the queues that `replace` names; COMMITTED_OF returns where each continues."""
+    """Assigns the queues that `replace` names to USER. COMMITTED_OF returns their committed offsets."""
 
     def __init__(self, user: QueueUser, parts: ConsumerParts, committed_of: CommittedOf) -> None:
         super().__init__()
@@ -160,14 +160,14 @@ class AssignedQueues(_Unshared):
         self._changed = Alarm(parts.session.clock, parts.session.tasks)
 
     def start(self) -> None:
-        """Begin."""
+        """Start to assign queues."""
         self._session.tasks.spawn(self._run())
 
     async def replace(self, queues: Collection[Queue]) -> None:
         """Read QUEUES from now on, and no others."""
         self._chosen = set(queues)
         await self._drop(self._held.keys() - self._chosen)
-        # The application may seek at once. What cannot be read yet is tried again in the background.
+        # Assign what is readable now, so that the application may seek at once. `_run` retries the others.
         with suppress(PocketMQError):
             await self._find(self._chosen - self._held.keys())
         self._changed.ring()
@@ -180,7 +180,7 @@ class AssignedQueues(_Unshared):
                 await self._find(missing)
             except PocketMQError as error:
                 logger.warning(
-                    "queues cannot be read yet %s",
+                    "queues not readable yet, retrying %s",
                     Facts(
                         group=self._group,
                         queues=", ".join(map(str, sorted(missing - self._held.keys())[:32])),
@@ -193,7 +193,7 @@ class AssignedQueues(_Unshared):
                 await self._changed.wait_until(clock.now_ms() + WATCH_UNKNOWN_MS)
 
     async def _find(self, missing: Collection[Queue]) -> None:
-        """Begin to read those of MISSING that can be; raise the first error of a topic once the others are read."""
+        """Start to read those of MISSING whose topic has a route; then raise the first error of the other topics."""
         found: set[str] = set()
         first_error: PocketMQError | None = None
         for topic in sorted({queue.topic for queue in missing}):
@@ -211,7 +211,7 @@ class AssignedQueues(_Unshared):
             raise first_error
 
     def lost(self, held: HeldQueue) -> None:
-        """Continue: a member of the group holds the queue, so that nothing can be committed."""
+        """Log that nothing can be committed, because a group member holds the queue. Reading continues."""
         logger.warning(
             "offset not committed %s",
             Facts(
@@ -222,10 +222,10 @@ class AssignedQueues(_Unshared):
         )
 
     def look_again(self) -> None:
-        """The queues are the application's choice."""
+        """Do nothing: only the application changes the queues."""
 
     async def close(self) -> None:
-        """Have every queue ended."""
+        """Call `end` for each queue."""
         self._chosen.clear()
         await self._drop(set(self._held))
 
@@ -236,7 +236,7 @@ class AssignedQueues(_Unshared):
 
 
 async def committed_offsets(parts: ConsumerParts, queues: Collection[Queue]) -> dict[Queue, int]:
-    """Return the offsets alone of `committed_positions`."""
+    """Return the result of `committed_positions` without the metadata."""
     found = await committed_positions(parts, queues)
     return {queue: one.offset for queue, one in found.items()}
 
@@ -244,7 +244,7 @@ async def committed_offsets(parts: ConsumerParts, queues: Collection[Queue]) -> 
 async def committed_positions(
     parts: ConsumerParts, queues: Collection[Queue]
 ) -> dict[Queue, OffsetAndMetadata]:
-    """Return what the group has committed of QUEUES, by queue; of those whose broker answers. −1: nothing."""
+    """Return the committed offsets of the group in QUEUES; −1: none. Queues whose broker fails are omitted."""
     if not parts.group:
         return dict.fromkeys(queues, OffsetAndMetadata(-1))
     found: dict[Queue, OffsetAndMetadata] = {}
@@ -257,7 +257,10 @@ async def committed_positions(
 async def _committed_at(
     parts: ConsumerParts, broker: str, wanted: Sequence[Queue]
 ) -> dict[Queue, OffsetAndMetadata]:
-    """Return what the group has committed at BROKER of WANTED; of each half by itself if one queue may be refused."""
+    """Return the committed offsets of WANTED, which are queues of BROKER.
+
+    After an error that one queue may have caused, each half is requested by itself.
+    """
     session = parts.session
     ids = [pb.QueueId(topic=queue.topic, queue=queue.number) for queue in wanted]
     request = pb.GroupOffsetsRequest(group=parts.group, queues=ids)
@@ -276,7 +279,7 @@ async def _committed_at(
         for topic in {queue.topic for queue in wanted}:
             session.routes.forget(topic)
         logger.warning(
-            "committed offsets cannot be had, trying again %s",
+            "committed offsets not readable, retrying %s",
             Facts(group=parts.group, broker=broker, reason=error.message),
         )
         return {}

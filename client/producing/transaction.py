@@ -21,11 +21,7 @@ from typing import Final, Self, TypeAlias, TypeVar
 from ...proto import errors
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.properties import (
-    PRODUCER_GROUP,
-    TRANSACTION_PREPARED,
-    encode_properties,
-)
+from ...proto.properties import PRODUCER_GROUP, TRANSACTION_PREPARED, encode_properties
 from ..config import ProducerConfig
 from ..connections import BROKER
 from ..lifecycle import AsyncBlock

@@ -1,1 +1,1 @@
-"""The parts of push consumers: messages are fetched, held, passed to workers, handled, returned or retried."""
+"""The parts of push consumers: they fetch messages, call listeners in workers, commit offsets, and retry failures."""

@@ -1,15 +1,15 @@
-"""What becomes of messages that a listener failed to handle: one way a kind of consumer.
+"""What happens to messages that a listener failed to process: one class per kind of consumer.
 
-    SendBack      in any order: back to the broker, which redelivers them or moves them to the dead-letter queue
-                  (with `enable_retries` off it moves them at once);
-                  what cannot be returned stays unfinished and is handled again after KEPT_MS
-    TryInPlace    in order: the queue pauses for suspend_current_queue_ms, then the same message is tried again;
-                  after max_reconsume_times it goes to the dead letters, and the queue continues
-    LetGo         broadcasting, or at most once: nothing, but a line in the log
+    SendBack      unordered: return the message to the broker, which redelivers it later or moves it to the dead-letter
+                  queue (at once if `enable_retries` is off);
+                  a message that cannot be returned stays unfinished, and is processed again after KEPT_MS
+    TryInPlace    ordered: pause the queue for suspend_current_queue_ms, then process the same message again;
+                  after max_reconsume_times move it to the dead-letter queue, and continue with the queue
+    LetGo         broadcasting, or at most once: only log the failure
 
-A message that failed holds the offset of its queue until one of these is through with it. The log has a line for each
-kind of failure at once, then at most one per second, with how many there were. Not thread-safe: the consumer's event
-loop owns all of it.
+The offset of the queue is not committed past a failed message before one of these has finished with it. The first
+failure of each kind is logged at once. After that there is up to one line per second, with the number of failures. Not
+thread-safe: the consumer's event loop owns all of it.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from .workers import OrderedBacklog, SharedBacklog
 
 logger = logging.getLogger(__name__)
 
-#: A message that could not be returned is tried again here after so long.
+#: A message that could not be returned to the broker is processed again after this time.
 KEPT_MS: Final = 5_000
-#: Messages on their way back at once.
-_ON_THEIR_WAY_MAX: Final = 16
+#: Maximum number of messages that are being returned at the same time.
+_RETURNING_MAX: Final = 16
 _DEAD: Final = -1
-#: Between two log lines of one kind.
+#: Time between two log lines of one kind.
 _PAUSE_MS: Final = 1_000
 
-#: The indexes of messages in a portion that failed.
+#: The failed messages: portion, and index in it.
 Failed: TypeAlias = Sequence[tuple[Portion, int]]
 
 
 class Telling:
-    """Tells of failed messages of GROUP."""
+    """Logs failed messages of GROUP, up to one line per second and event."""
 
     def __init__(self, group: str, clock: Clock, tasks: Tasks) -> None:
         self._group = group
         self._clock = clock
         self._tasks = tasks
-        #: What was not told yet, by event: how many messages, and what is known of the last.
-        self._untold: dict[str, tuple[int, Facts, BaseException | None]] = {}
+        #: By event: the number of messages that were not logged yet, and the facts and error of the last.
+        self._unlogged: dict[str, tuple[int, Facts, BaseException | None]] = {}
         self._is_pausing = False
 
-    def tell(
+    def log(
         self,
         event: str,
         queue: Queue,
@@ -65,8 +65,8 @@ class Telling:
         reason: str,
         error: BaseException | None = None,
     ) -> None:
-        """Say that EVENT happened to MESSAGE of QUEUE, for REASON, with the traceback of ERROR."""
-        count = self._untold[event][0] if event in self._untold else 0
+        """Log that EVENT happened to MESSAGE of QUEUE for REASON, with the traceback of ERROR."""
+        count = self._unlogged[event][0] if event in self._unlogged else 0
         facts = Facts(
             group=self._group,
             topic=message.topic,
@@ -75,7 +75,7 @@ class Telling:
             id=message.message_id,
             reason=reason,
         )
-        self._untold[event] = count + 1, facts, error
+        self._unlogged[event] = count + 1, facts, error
         if not self._is_pausing:
             self.flush()
             self._is_pausing = True
@@ -85,31 +85,31 @@ class Telling:
         try:
             while True:
                 await self._clock.sleep_until(self._clock.now_ms() + _PAUSE_MS)
-                if not self._untold:
+                if not self._unlogged:
                     return
                 self.flush()
         finally:
             self._is_pausing = False
 
     def flush(self) -> None:
-        """Log what was not logged yet; of several messages the line has the last."""
-        for event, (count, facts, error) in self._untold.items():
+        """Log all events that were not logged yet. The line of several messages describes the last one."""
+        for event, (count, facts, error) in self._unlogged.items():
             many = Facts(count=count) if count > 1 else Facts()
             many.update(facts)
             logger.warning("%s %s", event, many, exc_info=error)
-        self._untold.clear()
+        self._unlogged.clear()
 
 
 class Failures(Protocol):
-    """Takes care of failed messages."""
+    """Returns, retries or drops failed messages."""
 
     def handle(self, intake: QueueIntake, failed: Failed) -> None:
-        """See to the FAILED messages of INTAKE."""
+        """Return, retry or drop the FAILED messages of INTAKE."""
         ...
 
 
 class Returns:
-    """The way back to the broker for GROUP; TELL hears what became of each message."""
+    """Returns failed messages of GROUP to their brokers. ON_RETURNED is called with each message and its result."""
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ class Returns:
         group: str,
         config: PushConfig,
         counts: PushCounts,
-        tell: Callable[[ReceivedMessage, SendBackResult], None],
-        telling: Telling,
+        on_returned: Callable[[ReceivedMessage, SendBackResult], None],
+        failure_log: Telling,
     ) -> None:
         self.tasks = session.tasks
         self.clock = session.clock
@@ -126,18 +126,18 @@ class Returns:
         self.counts = counts
         self._session = session
         self._group = group
-        self._tell = tell
-        self._telling = telling
-        self._room = asyncio.Semaphore(_ON_THEIR_WAY_MAX)
+        self._on_returned = on_returned
+        self._failure_log = failure_log
+        self._slots = asyncio.Semaphore(_RETURNING_MAX)
 
     async def send(
         self, intake: QueueIntake, portion: Portion, index: int, failure: Failure
     ) -> bool:
-        """Send a message back as FAILURE says, and resolve it; return False, with a warning, if that did not work."""
+        """Return a message to its broker as FAILURE says, and resolve it. If this fails, log it and return False."""
         message = _message(intake, portion, index)
-        intake.giving_back += 1
+        intake.returning += 1
         try:
-            async with self._room:
+            async with self._slots:
                 sent = await send_back(
                     self._session,
                     self._group,
@@ -148,25 +148,25 @@ class Returns:
                     max_times=self.config.max_reconsume_times,
                 )
         except PocketMQError as error:
-            event = f"message not sent back, trying again in {KEPT_MS} ms"
-            self._telling.tell(event, portion.queue.queue, message, error.message)
+            event = f"message not returned to broker, retrying in {KEPT_MS} ms"
+            self._failure_log.log(event, portion.queue.queue, message, error.message)
             return False
         finally:
-            intake.giving_back -= 1
+            intake.returning -= 1
         portion.resolve(index)
         self.counts.sent_back += not sent.dead
         self.counts.dead += sent.dead
-        self._tell(message, sent)
+        self._on_returned(message, sent)
         return True
 
 
 class SendBack:
-    """Sends failed messages back, each by itself."""
+    """Returns failed messages to their brokers, each by itself."""
 
     def __init__(
         self, returns: Returns, backlog: SharedBacklog, added: Callable[[int], None]
     ) -> None:
-        """ADDED hears how many messages were put into BACKLOG."""
+        """ADDED is called with the number of messages that were put into BACKLOG."""
         self._returns = returns
         self._backlog = backlog
         self._added = added
@@ -194,26 +194,26 @@ class SendBack:
 
 
 class TryInPlace:
-    """Holds the queue until its first message is handled, or dead."""
+    """Pauses the queue until its first message is processed or moved to the dead-letter queue."""
 
     def __init__(
         self, returns: Returns, backlog: OrderedBacklog, added: Callable[[int], None]
     ) -> None:
-        """ADDED as in SendBack."""
+        """ADDED: as in SendBack."""
         self._returns = returns
         self._backlog = backlog
         self._added = added
 
     def handle(self, intake: QueueIntake, failed: Failed) -> None:
-        # A queue is with one worker at a time, who stops at the first failure: one call, one portion.
+        # One worker at a time processes a queue, and it stops at the first failure. So all messages are of one call.
         portion = failed[0][0]
         indexes = [index for _, index in failed]
         self._returns.tasks.spawn(self._suspend(intake, portion, indexes))
 
     async def _suspend(self, intake: QueueIntake, portion: Portion, indexes: list[int]) -> None:
-        """Let the dead go; try the others again after a pause."""
-        gone = await self._bury(intake, portion, indexes)
-        again = indexes[gone:]
+        """Move dead letters to the dead-letter queue; retry the others after a pause."""
+        dead_count = await self._move_dead(intake, portion, indexes)
+        again = indexes[dead_count:]
         if again:
             times = portion.run.reconsume_times
             for index in again:
@@ -222,7 +222,7 @@ class TryInPlace:
             await clock.sleep_until(clock.now_ms() + self._returns.config.suspend_current_queue_ms)
         if portion.dropped:
             return
-        if gone:
+        if dead_count:
             portion.rewind(again[0] if again else indexes[-1] + 1)
         for index in again:
             del portion.unresolved[index]
@@ -230,8 +230,8 @@ class TryInPlace:
         self._backlog.resume(intake.messages)
         self._added(0)
 
-    async def _bury(self, intake: QueueIntake, portion: Portion, indexes: list[int]) -> int:
-        """Send those of INDEXES to the dead letters that have failed too often; return how many, from the first."""
+    async def _move_dead(self, intake: QueueIntake, portion: Portion, indexes: list[int]) -> int:
+        """Move the first messages of INDEXES that have no retries left to the dead-letter queue; return how many."""
         for count, index in enumerate(indexes):
             if not self._is_dead(portion, index):
                 return count
@@ -250,26 +250,26 @@ class TryInPlace:
 
 
 class LetGo:
-    """Makes nothing more of failed messages."""
+    """Drops failed messages: it logs them and counts them as finished."""
 
     def __init__(
         self,
         counts: PushCounts,
         backlog: OrderedBacklog | None,
         added: Callable[[int], None],
-        telling: Telling,
+        failure_log: Telling,
     ) -> None:
-        """BACKLOG: in order, queues pause until they are resumed there. ADDED as in SendBack."""
+        """BACKLOG: if ordered, where a queue has to be resumed after a failure. ADDED: as in SendBack."""
         self._counts = counts
         self._backlog = backlog
         self._added = added
-        self._telling = telling
+        self._failure_log = failure_log
 
     def handle(self, intake: QueueIntake, failed: Failed) -> None:
         for portion, index in failed:
             message, reason = _message(intake, portion, index), portion.unresolved[index].reason
             queue = portion.queue.queue
-            self._telling.tell("message failed and was dropped", queue, message, reason)
+            self._failure_log.log("message failed and was dropped", queue, message, reason)
             portion.resolve(index)
             self._counts.dropped += 1
         if self._backlog is not None:

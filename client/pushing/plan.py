@@ -1,4 +1,4 @@
-"""What a push consumer will do, before it is started."""
+"""The settings of a push consumer that is not started yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .pushing import Pushing
 
 
 class PushPlan:
-    """What a push consumer will do, before it is started."""
+    """The group, subscriptions, listener and settings of a push consumer that is not started yet."""
 
     def __init__(
         self, group: str, wanted: Topics, listener: Listener | None, config: PushConfig
@@ -30,15 +30,15 @@ class PushPlan:
             self.take(listener)
 
     def take(self, listener: Listener) -> None:
-        """Have LISTENER called. Raises ConfigError if it cannot be."""
+        """Set LISTENER. Raises ConfigError if it cannot be called with one argument."""
         check_listener(listener)
         self.listener = listener
 
     def pushing(self, connections: Connections | None, clock: Clock, random: Random) -> Pushing:
-        """Return a started core; on its loop only."""
+        """Return a started core. Call it on the event loop of the core."""
         if self.listener is None:
             raise ConfigError(
-                "the consumer has no listener: hand one over, or decorate one with @consumer.listener",
+                "the consumer has no listener: pass listener=…, or decorate a function with @consumer.listener",
                 field="listener",
             )
         self._check_delivery(self.listener)
@@ -50,8 +50,8 @@ class PushPlan:
     def _check_delivery(self, listener: Listener) -> None:
         if self.config.delivery == "effectively_once" and not remembers(listener):
             raise ConfigError(
-                'delivery "effectively_once" needs a listener that remembers what it has done: decorate it with'
-                " a Deduplicator (see docs/exactly-once.md), or say at_least_once",
+                'delivery="effectively_once" needs a listener that detects duplicates: decorate it with a Deduplicator (see'
+                ' docs/exactly-once.md), or set delivery="at_least_once"',
                 field="delivery",
                 value="effectively_once",
             )

@@ -1,13 +1,13 @@
-"""The messages of one queue that a push consumer holds: portions of batches, and the workers at them.
+"""The messages of one queue that a push consumer has fetched: portions of batches, and the workers at them.
 
-reader ──► room()   waits while the queue holds too much
-       ──► put()    cuts a batch into portions, and passes them to the workers
-workers ─► settle() releases what is finished, makes space, wakes the tasks that wait for the end
+reader ──► wait_for_space()   waits while the queue holds too much
+       ──► put()              cuts a batch into portions, and passes them to the workers
+workers ─► settle()           releases finished portions, makes space, wakes the tasks that wait for the end
 
-A *portion* is some hundred messages of one fetched batch. Workers take its messages one after the other from one row, a
-single worker or several at once. A worker that takes a message stores its place with one assignment: nothing else is
-kept of a message that is handled, so that bookkeeping costs no more. A sorted map holds the portions by the queue
-offset of their first message; what may be committed is the offset of the lowest message that is not finished.
+A *portion* is up to PORTION_MESSAGES messages of one fetched batch. One worker or several take its messages one after
+the other from its *row*, an iterator of indexes. A worker that takes a message stores its place with one assignment.
+Nothing else is stored for a message that is processed, so the cost per message is low. A sorted map holds the portions
+by the queue offset of their first message. The offset of the lowest message that is not finished may be committed.
 """
 
 from __future__ import annotations
@@ -29,68 +29,68 @@ from ..queue import Queue
 from ..received_message import FetchedRun, ReceivedMessage
 from .push_metrics import PushCounts
 
-#: Messages of a portion: few enough that a queue soon has room again, many enough to cost nothing each.
+#: Messages per portion: few enough that space is released soon, many enough to make the cost per message negligible.
 PORTION_MESSAGES: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a message is not handled: the delay of its redelivery, and the reason."""
+    """Why a message failed, and when it is redelivered."""
 
-    #: 1 to 18: 1 s to 2 h; 0: longer with each retry; below 0: to the dead letters at once.
+    #: 1 to 18: after 1 s to 2 h; 0: longer with each retry; below 0: to the dead-letter queue at once.
     delay_level: int
     reason: str
-    #: What the listener raised.
+    #: The exception of the listener.
     error: BaseException | None = None
-    #: Its listener runs still, and is not waited for.
+    #: Whether the listener is still running, and the consumer does not wait for it any more.
     slow: bool = False
 
 
 class WorkerPlace:
-    """The place of one worker in a portion: at the first message that it may not have finished."""
+    """The place of one worker in a portion: the index of the first message that it may not have finished."""
 
     __slots__ = ("count", "index", "seen", "since_ms")
 
     def __init__(self, index: int) -> None:
         self.index = index
-        #: Messages that it handles at once.
+        #: Messages that it processes at once.
         self.count = 1
-        #: Where it stood when it was last looked at, and since when it does.
+        #: The index at the last check, and since when it has not changed.
         self.seen = -1
         self.since_ms = 0
 
 
 class Slow(NamedTuple):
-    """A worker that has been at one place for long."""
+    """A worker that has been at one place for a long time."""
 
     portion: Portion
     place: WorkerPlace
 
 
 class Portion:
-    """Messages BEGIN to END of RUN; after them the queue continues at NEXT_OFFSET.
+    """The messages of RUN with index BEGIN up to END. After them the queue continues at NEXT_OFFSET.
 
-    A message is *unfinished* when it
+    A message is *unfinished* if it
 
         is in the row            no worker has taken it
-        is at a worker's place   it is being handled, or was, and the worker has not continued
-        is unresolved            it failed, and has not been returned yet (or handled by another try)
-        was dropped              it was in the row when the queue was taken away
+        is at a worker's place   it is being processed, or it was, and the worker has not continued yet
+        is unresolved            it failed, and it was not returned to the broker or processed again yet
+        was dropped              it was in the row when the queue was revoked or lost
 
-    What a filter at the broker skipped is finished.
+    Messages that the broker filtered out are finished.
     """
 
     __slots__ = (
+        "abandoned",
         "begin",
         "dropped",
         "dropped_from",
         "end",
         "failed_count",
-        "given_up",
         "next_offset",
-        "outcomes",
         "places",
         "queue",
+        "results",
         "row",
         "run",
         "size_bytes",
@@ -105,72 +105,72 @@ class Portion:
         self.begin = begin
         self.end = end
         self.next_offset = next_offset
-        #: Indexes that nobody has taken.
+        #: Indexes of the messages that no worker has taken.
         self.row: Iterator[int] = iter(range(begin, end))
         self.places: dict[WorkerPlace, None] = {}
-        #: What workers report: (index, why it failed; None: another try succeeded).
-        self.outcomes: deque[tuple[int, Failure | None]] = deque()
+        #: Reports of workers: index, and why the message failed (None: a retry succeeded).
+        self.results: deque[tuple[int, Failure | None]] = deque()
         self.unresolved: dict[int, Failure] = {}
-        #: Messages whose listener is not waited for any more: what it says in the end is not heard.
-        self.given_up: set[int] = set()
+        #: Messages whose listener took too long, so that its result is ignored.
+        self.abandoned: set[int] = set()
         self.failed_count = 0
         self.dropped = False
         self.dropped_from = end
         starts = run.columns.starts
-        behind = int(starts[end]) if end < len(run) else len(run.data)
-        self.size_bytes = behind - int(starts[begin])
+        end_bytes = int(starts[end]) if end < len(run) else len(run.data)
+        self.size_bytes = end_bytes - int(starts[begin])
 
     def join(self) -> WorkerPlace:
-        """Return the place of a worker that is about to take from the row."""
+        """Add a worker, which is about to take from the row; return its place."""
         place = WorkerPlace(self.end - length_hint(self.row))
         self.places[place] = None
         return place
 
     def leave(self, place: WorkerPlace) -> None:
-        """Forget PLACE: its worker has finished what it took, or reported it."""
+        """Remove PLACE: its worker has finished the messages that it took, or has reported their failure."""
         del self.places[place]
 
     def rewind(self, index: int) -> None:
-        """Have INDEX and all after it taken again: of a worker that is alone here, before it leaves."""
+        """Put INDEX and all after it into the row again. Only for a single worker, before it leaves."""
         self.row = iter(range(index, self.end))
         if self.dropped:
             self.drop()
 
     @property
     def left(self) -> int:
-        """How many messages nobody has taken."""
+        """Number of messages that no worker has taken."""
         return length_hint(self.row)
 
     @property
     def unfinished(self) -> int:
-        """How many messages are not finished; a worker between two messages counts as one."""
+        """Number of messages that are not finished. A worker between two messages counts as one."""
         at_work = sum(place.count for place in list(self.places))
-        self.hear()
+        self.collect_results()
         count = self.left + at_work + len(self.unresolved) + self.end - self.dropped_from
         return min(count, self.end - self.begin)
 
     @property
     def handled(self) -> int:
-        """How many messages were handled, about."""
+        """Approximate number of messages that were processed."""
         return max(0, self.end - self.begin - self.unfinished - self.failed_count)
 
     def lowest(self) -> int:
-        """Return the index of the lowest unfinished message; END: there is none."""
+        """Return the index of the lowest unfinished message; `end` if there is none."""
         lowest = self.end - length_hint(self.row)
         for place in list(self.places):
             index = place.index
-            if index < lowest and index not in self.given_up:
+            if index < lowest and index not in self.abandoned:
                 lowest = index
-        self.hear()
+        self.collect_results()
         if self.unresolved:
             lowest = min(lowest, min(self.unresolved))
         return min(lowest, self.dropped_from)
 
-    def hear(self) -> None:
-        """Take in what workers reported; the queue notes what has failed."""
-        while self.outcomes:
-            index, failure = self.outcomes.popleft()
-            if index in self.given_up:
+    def collect_results(self) -> None:
+        """Evaluate the reports of workers. Failed messages are added to the failures of the queue."""
+        while self.results:
+            index, failure = self.results.popleft()
+            if index in self.abandoned:
                 continue
             if failure is None:
                 self.unresolved.pop(index, None)
@@ -178,26 +178,26 @@ class Portion:
                 self.fail(index, failure)
 
     def fail(self, index: int, failure: Failure) -> None:
-        """Keep message INDEX unfinished until `resolve`, and have the queue tell of it."""
+        """Note that message INDEX failed. It stays unfinished until `resolve`, and is a failure of the queue."""
         self.unresolved[index] = failure
         self.queue.failures.append((self, index))
 
     def resolve(self, index: int) -> None:
-        """Message INDEX needs nothing more: it was returned, or given up for good."""
+        """Note that the failed message INDEX is finished, because it was returned to the broker or dropped."""
         self.unresolved.pop(index, None)
         self.failed_count += 1
 
-    def give_up(self, place: WorkerPlace, failure: Failure) -> None:
-        """Wait no more for the worker at PLACE: what it handles has failed with FAILURE, whatever it says later."""
+    def abandon(self, place: WorkerPlace, failure: Failure) -> None:
+        """Stop waiting for the worker at PLACE: its messages fail with FAILURE, and its later result is ignored."""
         first = place.index
         if first != place.seen:
             return  # It has continued meanwhile.
         for index in range(first, first + place.count):
-            self.given_up.add(index)
+            self.abandoned.add(index)
             self.fail(index, failure)
 
     def drop(self) -> None:
-        """Take all that is left out of the row; it stays unfinished."""
+        """Remove all messages from the row. They stay unfinished."""
         self.dropped = True
         row = self.row
         self.dropped_from = min(self.dropped_from, next(row, self.end))
@@ -209,27 +209,27 @@ class Portion:
 
 
 class ProcessQueue:
-    """The messages held of QUEUE, whose first message that is not finished is at OFFSET.
+    """The messages of QUEUE that the consumer has fetched. OFFSET is that of the first unfinished message.
 
-    Thread contract: the consumer's event loop owns it. Workers on other threads call only `join`, `leave` and `rewind`,
-    take from `row`, set `WorkerPlace.index`, and append to `outcomes`. Two orders make that safe without a lock: a
-    worker's places only rise, and are set past what it finished before it takes more; and `lowest` reads the row first,
-    then the places, then the outcomes, so that it sees a message that moves from one to the next at least once. (One
-    call of a built-in iterator, dictionary or deque is one step under the interpreter's lock.)
+    The consumer's event loop owns it. Workers on other threads only call `join`, `leave` and `rewind`, take from `row`,
+    set `WorkerPlace.index`, and append to `results`. This is safe without a lock for two reasons. First, the place of a
+    worker only rises, and it is set past the finished messages before the worker takes more. Second, `lowest` reads the
+    row first, then the places, then the results, so that it sees a message that moves from one to the next at least
+    once. (A call of a built-in iterator, dictionary or deque is one step under the interpreter lock.)
     """
 
     def __init__(
         self, queue: Queue, offset: int, message_type: type[ReceivedMessage] = ReceivedMessage
     ) -> None:
         self.queue = queue
-        #: What listeners are handed.
+        #: The class of the messages for listeners.
         self.message_type = message_type
-        #: Behind everything that was put in.
+        #: The offset after everything that was put in.
         self.reached = offset
         self.dropped = False
-        #: What has failed since this was last emptied.
+        #: Messages that have failed since this list was last emptied.
         self.failures: list[tuple[Portion, int]] = []
-        #: By the queue offset of their first messages.
+        #: The portions, by the queue offset of their first messages.
         self._portions: SortedDict = SortedDict()
 
     def _in_order(self) -> Iterator[Portion]:
@@ -238,28 +238,28 @@ class ProcessQueue:
     def put(
         self, run: FetchedRun, begin: int, next_offset: int, portion_messages: int
     ) -> list[Portion]:
-        """Take in the messages of RUN from index BEGIN, cut into portions; NEXT_OFFSET is after them.
+        """Add the messages of RUN from index BEGIN on, cut into portions; return these.
 
-        What is held already, or was, is left out.
+        NEXT_OFFSET is the queue offset after them. Messages that were put in before are omitted.
         """
         begin = max(begin, run.first_at_or_after(self.reached))
         offsets = run.columns.queue_offset
         portions: list[Portion] = []
         for first in range(begin, len(run), portion_messages):
             end = min(first + portion_messages, len(run))
-            behind = int(offsets[end]) if end < len(run) else next_offset
-            portion = Portion(self, run, first, end, behind)
+            end_offset = int(offsets[end]) if end < len(run) else next_offset
+            portion = Portion(self, run, first, end, end_offset)
             self._portions[int(offsets[first])] = portion
             portions.append(portion)
-        self.pass_over(next_offset)
+        self.skip_to(next_offset)
         return portions
 
-    def pass_over(self, next_offset: int) -> None:
-        """Continue at NEXT_OFFSET: messages before it that were not put in are not wanted."""
+    def skip_to(self, next_offset: int) -> None:
+        """Continue at NEXT_OFFSET. Messages before it that were not put in are filtered out."""
         self.reached = max(self.reached, next_offset)
 
     def settle(self) -> int:
-        """Let go of portions that are finished; return how many messages in them were handled."""
+        """Remove finished portions; return the number of messages in them that were processed."""
         handled = 0
         for offset, portion in list(self._portions.items()):
             if portion.lowest() == portion.end:
@@ -269,11 +269,11 @@ class ProcessQueue:
 
     @property
     def handled(self) -> int:
-        """How many messages were handled that `settle` has not counted yet, about."""
+        """Approximate number of processed messages that `settle` has not returned yet."""
         return sum(portion.handled for portion in self._in_order())
 
     def lowest_unfinished(self) -> int:
-        """Return the queue offset that may be committed: of the lowest unfinished message, or after all."""
+        """Return the offset that may be committed: of the lowest unfinished message, or after all messages."""
         for portion in self._in_order():
             index = portion.lowest()
             if index < portion.end:
@@ -282,56 +282,56 @@ class ProcessQueue:
 
     @property
     def count(self) -> int:
-        """How many messages are not finished, about."""
+        """Approximate number of messages that are not finished."""
         return sum(portion.unfinished for portion in self._in_order())
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the portions that are not finished."""
+        """Size of the portions that are not finished, in bytes."""
         return sum(portion.size_bytes for portion in self._in_order())
 
     @property
     def span(self) -> int:
-        """How far the lowest unfinished message lies behind what was fetched last, in queue offsets."""
+        """Number of queue offsets from the lowest unfinished message to the end of what was fetched."""
         return self.reached - self.lowest_unfinished()
 
     @property
     def at_work(self) -> int:
-        """How many messages are with listeners that are waited for."""
+        """Number of messages that listeners are processing, without abandoned ones."""
         return sum(
             place.count
             for portion in self._in_order()
             for place in list(portion.places)
-            if place.index not in portion.given_up and place.index < portion.end
+            if place.index not in portion.abandoned and place.index < portion.end
         )
 
     def slow(self, now_ms: int, timeout_ms: int) -> list[Slow]:
-        """Note the places of the workers; return those that have been at one place for TIMEOUT_MS and longer."""
+        """Check the places of the workers; return those that have not changed for at least TIMEOUT_MS."""
         found: list[Slow] = []
         for portion in self._in_order():
             for place in list(portion.places):
                 index = place.index
                 if index != place.seen:
                     place.seen, place.since_ms = index, now_ms
-                elif now_ms - place.since_ms >= timeout_ms and index not in portion.given_up:
+                elif now_ms - place.since_ms >= timeout_ms and index not in portion.abandoned:
                     found.append(Slow(portion, place))
         return found
 
     def drop(self) -> None:
-        """Deliver nothing more; what is being handled continues."""
+        """Pass no more messages to listeners. Messages that are being processed are not interrupted."""
         self.dropped = True
         for portion in self._in_order():
             portion.drop()
 
 
-#: Takes portions that came in.
+#: Called with new portions.
 Take: TypeAlias = "Callable[[QueueIntake, Sequence[Portion]], None]"
-#: Takes an error that fetching met.
+#: Called with an error of a fetch.
 Fail: TypeAlias = Callable[[PocketMQError], None]
 
 
 class QueueIntake:
-    """What is held of one queue, and why it is not read on. Not thread-safe: its event loop owns it."""
+    """The sink of the reader of one queue, which pauses it at the limits. Not thread-safe: its event loop owns it."""
 
     reader: QueueReader
 
@@ -347,30 +347,30 @@ class QueueIntake:
     ) -> None:
         self.held = held
         self.messages = ProcessQueue(held.queue, 0, message_type)
-        #: Nothing is known of the offset before.
-        self.begun = False
-        #: Somebody else may have the queue: nothing of what is here is of use any more.
+        #: Whether the offset where reading starts is known.
+        self.is_started = False
+        #: Whether another member may have the queue, so that nothing can be committed any more.
         self.lost = False
-        #: Failed messages that are on their way back to the broker.
-        self.giving_back = 0
-        #: Commits before delivery follow each other.
+        #: Number of failed messages that are being returned to the broker.
+        self.returning = 0
+        #: With delivery="at_most_once": lets one commit follow the other.
         self.committing = asyncio.Lock()
         self._config = config
         self._counts = counts
         self._take = take
         self._fail = fail
-        self._room = asyncio.Event()
-        self._quiet = asyncio.Event()
+        self._has_space = asyncio.Event()
+        self._idle = asyncio.Event()
 
     def fail(self, error: PocketMQError) -> None:
         """Report ERROR to the consumer."""
         self._fail(error)
 
-    async def room(self) -> None:
-        """Return once the queue may be read on."""
+    async def wait_for_space(self) -> None:
+        """Return when the queue is below its limits."""
         if self._is_full(count=True):
-            self._room.clear()
-            await self._room.wait()
+            self._has_space.clear()
+            await self._has_space.wait()
 
     def _is_full(self, *, count: bool = False) -> bool:
         messages, config, counts = self.messages, self._config, self._counts
@@ -385,38 +385,38 @@ class QueueIntake:
         return True
 
     def started(self, queue: Queue, offset: int) -> None:
-        """Begin at OFFSET; if that is after what was read, the queue was created again."""
+        """Start or continue at OFFSET. An offset below those that were read means that the queue was created again."""
         if offset < self.messages.reached:
             self.messages.drop()
             self.messages = ProcessQueue(queue, offset, self.messages.message_type)
-        self.messages.pass_over(offset)
-        self.begun = True
+        self.messages.skip_to(offset)
+        self.is_started = True
 
     def put(self, queue: Queue, run: FetchedRun, begin: int, next_offset: int) -> None:
-        """Take in the messages of RUN from index BEGIN; NEXT_OFFSET is after them."""
+        """Add the messages of RUN from index BEGIN on. NEXT_OFFSET is the queue offset after them."""
         size = max(PORTION_MESSAGES, self._config.listener_batch_size)
         if portions := self.messages.put(run, begin, next_offset, size):
             self._take(self, portions)
 
     def skip(self, queue: Queue, next_offset: int) -> None:
-        """The filter wants nothing of what is before NEXT_OFFSET and was not put in."""
-        self.messages.pass_over(next_offset)
+        """Note that the messages that were not put in, before NEXT_OFFSET, are filtered out."""
+        self.messages.skip_to(next_offset)
 
     def settle(self) -> None:
-        """Let go of what is finished; read on if there is room; tell who waits."""
+        """Remove finished portions, and wake the reader if there is space, and `until_idle` if nothing is running."""
         self._counts.handled += self.messages.settle()
-        if not self._room.is_set() and not self._is_full():
-            self._room.set()
-        if self.is_quiet:
-            self._quiet.set()
+        if not self._has_space.is_set() and not self._is_full():
+            self._has_space.set()
+        if self.is_idle:
+            self._idle.set()
 
     @property
-    def is_quiet(self) -> bool:
-        """Is nothing under way: no listener at work, no message on its way back?"""
-        return not self.giving_back and not self.messages.at_work
+    def is_idle(self) -> bool:
+        """Whether no listener is running and no message is being returned to the broker."""
+        return not self.returning and not self.messages.at_work
 
-    async def quiet(self) -> None:
-        """Return once nothing is under way; what is not delivered is dropped before."""
-        while not self.is_quiet:
-            self._quiet.clear()
-            await self._quiet.wait()
+    async def until_idle(self) -> None:
+        """Return when `is_idle`. Drop the other messages first, or it may wait without a limit."""
+        while not self.is_idle:
+            self._idle.clear()
+            await self._idle.wait()

@@ -13,19 +13,19 @@ from ..queue import Queue
 
 @dataclass(slots=True)
 class PushCounts:
-    """Numbers that only grow. Not thread-safe: the client's event loop owns them."""
+    """Counters, which only grow. Not thread-safe: the client's event loop owns them."""
 
-    #: Messages that a listener took, or that were handled when they came again.
+    #: Messages that a listener processed, also when they were redelivered.
     handled: int = 0
-    #: Outcomes that were failures; a message that fails twice counts twice.
+    #: Failures of the listener. A message that fails twice counts twice.
     failed: int = 0
     sent_back: int = 0
     dead: int = 0
-    #: Failed messages of which nothing more was made: broadcasting, or at most once.
+    #: Failed messages that are not retried: broadcasting, or at most once.
     dropped: int = 0
     #: Messages whose listener took longer than consume_timeout_ms.
     slow: int = 0
-    #: How often a queue was not read on because of messages, bytes or span.
+    #: Pauses of fetching because of the limit of messages, bytes, or span.
     paused_by_messages: int = 0
     paused_by_bytes: int = 0
     paused_by_span: int = 0
@@ -33,7 +33,7 @@ class PushCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushMetrics:
-    """A push consumer at one moment."""
+    """A snapshot of the metrics of a push consumer."""
 
     handled: int
     """Messages that the listener processed, and messages that were processed when redelivered."""
@@ -71,35 +71,35 @@ class PushMetrics:
     """Counters of fetches, commits and rebalances."""
 
     def text(self, labels: Mapping[str, str] | None = None) -> str:
-        """Return the metrics for Prometheus, each with LABELS, for example {"client": "billing-1"}.
+        """Return the metrics in the Prometheus text format, each with LABELS, for example {"client": "billing-1"}.
 
-        The lag has a sample for each queue that is held.
+        The lag has one sample per assigned queue.
         """
         lines = Exposition(CONSUMER_PREFIX, labels)
         lines.add("counter", COUNTERS, self.counts)
         lines.add("counter", _PUSH_COUNTERS, self)
         lines.add("gauge", _PUSH_GAUGES, self)
-        lines.add_by_queue("lag_messages", "Messages stored and not finished.", self.lag)
-        bounds = [bound / 1_000 for bound in self.listener_ms_bounds]
-        what, total = "Time of the listener for a message.", self.listener_ms_sum / 1_000
-        lines.add_histogram("listener_seconds", what, bounds, self.listener_ms_counts, total)
+        lines.add_by_queue("lag_messages", "Messages stored and not processed yet.", self.lag)
+        limits = [limit_ms / 1_000 for limit_ms in self.listener_ms_bounds]
+        what, total = "Time of the listener per message.", self.listener_ms_sum / 1_000
+        lines.add_histogram("listener_seconds", what, limits, self.listener_ms_counts, total)
         return lines.text
 
 
-#: Field, name, what it counts.
+#: Field, name of the metric, and its help text.
 _PUSH_COUNTERS: Final = (
-    ("handled", "handled_messages_total", "Messages that the listener has handled."),
-    ("failed", "failures_total", "Outcomes of the listener that were failures."),
-    ("sent_back", "sent_back_messages_total", "Failed messages that come again."),
-    ("dead", "dead_messages_total", "Failed messages that lie in the dead letters."),
-    ("dropped", "dropped_messages_total", "Failed messages of which nothing more was made."),
-    ("slow", "slow_messages_total", "Messages whose listener took too long."),
-    ("paused_by_messages", "paused_by_messages_total", "Reading held back: messages of a queue."),
-    ("paused_by_bytes", "paused_by_bytes_total", "Reading held back: bytes of a queue."),
-    ("paused_by_span", "paused_by_span_total", "Reading held back: span of queue offsets."),
+    ("handled", "handled_messages_total", "Messages that the listener processed."),
+    ("failed", "failures_total", "Failures of the listener."),
+    ("sent_back", "sent_back_messages_total", "Failed messages returned for a retry."),
+    ("dead", "dead_messages_total", "Failed messages moved to the dead-letter queue."),
+    ("dropped", "dropped_messages_total", "Failed messages that are not retried."),
+    ("slow", "slow_messages_total", "Messages whose listener exceeded consume_timeout_ms."),
+    ("paused_by_messages", "paused_by_messages_total", "Pauses at queue_messages_max."),
+    ("paused_by_bytes", "paused_by_bytes_total", "Pauses of fetching at queue_max_bytes."),
+    ("paused_by_span", "paused_by_span_total", "Pauses of fetching at offset_span_max."),
 )
 _PUSH_GAUGES: Final = (
-    ("held", "held_messages", "Messages fetched and not finished."),
-    ("held_bytes", "held_bytes", "Bytes of the messages fetched and not finished."),
-    ("in_process", "in_process_messages", "Messages that listeners are at."),
+    ("held", "held_messages", "Messages fetched and not processed yet."),
+    ("held_bytes", "held_bytes", "Bytes of the messages fetched and not processed yet."),
+    ("in_process", "in_process_messages", "Messages that listeners are processing."),
 )

@@ -1,12 +1,12 @@
-"""The core of both push consumers: queues come and go, their messages are handled by workers, offsets committed.
+"""The core of both push consumers: queues are assigned and revoked, workers process messages, offsets are committed.
 
-    source      begin(held), end(queue)     which queues are ours (a group's share, or all)
-    reader      one per queue                 fetches into an intake
-    intake      one per queue                 holds, pauses the reader, settles
-    backlog     one                         what is to be handled
+    source      begin(held), end(queue)     assigns queues (the assignment of a group member, or all queues)
+    reader      one per queue               fetches into an intake
+    intake      one per queue               holds messages, pauses the reader, removes finished messages
+    backlog     one                         the messages to process
     workers     one                         call the listener
-    failures    one                         what becomes of failed messages
-    keeper      one                         keeps offsets: brokers, or a local file
+    failures    one                         return, retry or drop failed messages
+    keeper      one                         stores offsets: on brokers, or in a local file
 
 Not thread-safe: the consumer's event loop owns it; workers on threads reach it by `post` only.
 """
@@ -53,15 +53,15 @@ from .workers import (
 
 logger = logging.getLogger(__name__)
 
-#: Slow listeners are looked for so often in a consume_timeout_ms, but at least every _LOOK_MS_MAX.
-_LOOKS: Final = 10
-_LOOK_MS_MAX: Final = 60_000
-#: As RocketMQ's clients: after ten seconds.
+#: Number of checks for slow listeners per consume_timeout_ms; but there is at least one per _CHECK_MS_MAX.
+_CHECKS: Final = 10
+_CHECK_MS_MAX: Final = 60_000
+#: Ten seconds, as in the clients of RocketMQ.
 _SLOW_DELAY_LEVEL: Final = 3
 
 
 class Pushing:
-    """Handles the messages of SUBSCRIPTIONS for GROUP by LISTENER."""
+    """Processes the messages of SUBSCRIPTIONS for GROUP with LISTENER."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Pushing:
         self._group = group
         self._subscriptions = subscriptions
         if config.broadcasting and config.start == "committed":
-            # A consumer that reads all queues, for the first time, has missed nothing: as RocketMQ's clients.
+            # A broadcasting consumer without offsets starts at the end, as in the clients of RocketMQ.
             config = replace(config, start="committed-or-latest")
         self._config = config
         self._session = session
@@ -83,16 +83,16 @@ class Pushing:
         self._counts = PushCounts()
         self._commits = RegularCommits(self._parts, self._supply.keeper, self._finished)
         self._intakes: dict[Queue, QueueIntake] = {}
-        #: Of queues that were lost, and may come back: what may be committed of them, and what we had.
+        #: Queues that were lost and may be assigned again: the offsets that may be committed, and their messages.
         self._left: dict[Queue, tuple[frozenset[int], ProcessQueue]] = {}
         self._ordered = OrderedBacklog() if config.ordered else None
         self._shared = SharedBacklog()
         self._backlog: Backlog = self._ordered or self._shared
-        self._telling = Telling(group, session.clock, session.tasks)
+        self._failure_log = Telling(group, session.clock, session.tasks)
         self._workers = self._make_workers(listener)
         self._failures = self._make_failures()
         self._closed = False
-        #: The error that ended it: it was refused.
+        #: The error that ended it, because the group refused it.
         self.refusal: PocketMQError | None = None
         self._ended = asyncio.Event()
 
@@ -109,25 +109,25 @@ class Pushing:
             backlog=self._backlog,
             clock=session.clock,
             tasks=session.tasks,
-            tell=self._heard,
+            on_progress=self._on_progress,
         )
         if is_async(listener):
-            calls = self._calls(listener, self._heard)
-            return TaskWorkers(parts, calls.async_spell())
+            calls = self._calls(listener, self._on_progress)
+            return TaskWorkers(parts, calls.async_function())
         loop = asyncio.get_running_loop()
-        calls = self._calls(listener, partial(post, loop, self._heard))
-        return ThreadWorkers(parts, calls.spell(), self._group)
+        calls = self._calls(listener, partial(post, loop, self._on_progress))
+        return ThreadWorkers(parts, calls.function(), self._group)
 
-    def _calls(self, listener: Listener, tell: Callable[[Portion], object]) -> Calls:
-        config = self._config
-        return Calls(listener, config.listener_batch_size, in_order=config.ordered, tell=tell)
+    def _calls(self, listener: Listener, on_progress: Callable[[Portion], object]) -> Calls:
+        batch_size, in_order = self._config.listener_batch_size, self._config.ordered
+        return Calls(listener, batch_size, in_order=in_order, on_progress=on_progress)
 
     def _make_failures(self) -> Failures:
         config, added = self._config, self._added
         if config.broadcasting or config.delivery == "at_most_once":
-            return LetGo(self._counts, self._ordered, added, self._telling)
+            return LetGo(self._counts, self._ordered, added, self._failure_log)
         returns = Returns(
-            self._session, self._group, config, self._counts, self._sent_back, self._telling
+            self._session, self._group, config, self._counts, self._on_returned, self._failure_log
         )
         if self._ordered is not None:
             return TryInPlace(returns, self._ordered, added)
@@ -137,7 +137,7 @@ class Pushing:
         self._workers.put(count)
 
     def start(self) -> None:
-        """Begin."""
+        """Start to fetch and to process messages."""
         tasks, config = self._session.tasks, self._config
         self._supply.source.start()
         tasks.spawn(reach_name_server(self._parts, self.fail))
@@ -150,21 +150,21 @@ class Pushing:
         return {
             queue: intake.messages.lowest_unfinished()
             for queue, intake in self._intakes.items()
-            if intake.begun
+            if intake.is_started
         }
 
     async def until_ended(self) -> None:
-        """Return when it is closed, or waiting for that is stopped. Raises what it was refused with."""
+        """Return when it is closed, or after `stop_waiting`. Raises the error if the group refused it."""
         await self._ended.wait()
         if self.refusal is not None:
             raise self.refusal
 
     def stop_waiting(self) -> None:
-        """Have `until_ended` return."""
+        """Let `until_ended` return."""
         self._ended.set()
 
     async def close(self) -> None:
-        """Fetch no more, let the listeners at work end within close_timeout_ms, commit, leave."""
+        """Stop fetching, wait up to close_timeout_ms for running listeners, commit, and leave the group."""
         if self._closed:
             return
         self._closed = True
@@ -174,12 +174,12 @@ class Pushing:
                 intake.lost = True
             await self._workers.close()
         finally:
-            self._telling.flush()
+            self._failure_log.flush()
             await self._session.close()
             self._ended.set()
 
     def begin(self, held: HeldQueue) -> None:
-        """Read a queue from now on."""
+        """Start to read a queue that was assigned."""
         queue = held.queue
         retried = queue.topic == retry_topic(self._group)
         intake = QueueIntake(
@@ -188,7 +188,7 @@ class Pushing:
             RetriedMessage if retried else ReceivedMessage,
             self._counts,
             take=self._take,
-            fail=partial(self._note, queue),
+            fail=partial(self._log_fetch_error, queue),
         )
         wanted = self._subscriptions.get(queue.topic)
         intake.reader = QueueReader(held, wanted, intake, self._supply, self._parts)
@@ -201,9 +201,10 @@ class Pushing:
         intake.reader.start(offset)
 
     def _resume(self, held: HeldQueue) -> int | None:
-        """Return where to continue with a queue that was lost and has come back; None: where it was committed.
+        """Return where to continue in a queue that was lost and is assigned again; None: at its committed offset.
 
-        If nobody has committed since, what was finished here is finished: so it is at the next master of a replica set.
+        If no other member has committed since, messages that were finished then still are. This happens after the
+        election of a new master in a replica set.
         """
         kept, messages = self._left.pop(held.queue, (frozenset[int](), None))
         if messages is None or held.committed not in kept:
@@ -212,7 +213,7 @@ class Pushing:
         return finished if finished >= held.committed else None
 
     def _remember(self, intake: QueueIntake) -> None:
-        """Remember for a while what was finished of a queue that was lost, and what listeners finish of it still."""
+        """Remember the messages of a lost queue for a while, with those that running listeners still finish."""
         queue, clock = intake.held.queue, self._session.clock
         left = self._left[queue] = self._supply.keeper.kept(queue), intake.messages
 
@@ -224,16 +225,16 @@ class Pushing:
         self._session.tasks.spawn(forget())
 
     async def end(self, queue: Queue, *, lost: bool) -> None:
-        """Read QUEUE no more; unless it is LOST, let the listeners at work end, and commit."""
+        """Stop reading QUEUE. Unless it is LOST, wait for running listeners, and commit."""
         intake = self._intakes[queue]
         intake.reader.stop()
         intake.messages.drop()
         intake.lost = lost
         try:
             if not lost:
-                await self._come_to_rest(intake)
+                await self._wait_for_listeners(intake)
                 await self._commit_last(intake)
-            elif intake.begun and self._config.delivery != "at_most_once":
+            elif intake.is_started and self._config.delivery != "at_most_once":
                 self._remember(intake)
         finally:
             intake.lost = True
@@ -243,99 +244,100 @@ class Pushing:
             del self._intakes[queue]
             self._supply.keeper.forget(queue)
 
-    async def _come_to_rest(self, intake: QueueIntake) -> None:
-        """Wait for the listeners at work in INTAKE, not too long: what they finished shall be committed in time."""
+    async def _wait_for_listeners(self, intake: QueueIntake) -> None:
+        """Wait for the running listeners of INTAKE, but leave enough time to commit what they have finished."""
         config, session = self._config, self._session
         timeout_ms = config.rebalance_timeout_ms
         timeout_ms -= min(config.request_timeout_ms, timeout_ms // 4)
         if self._closed:
             timeout_ms = min(timeout_ms, config.close_timeout_ms)
-        if not await finished_within(intake.quiet(), timeout_ms, session.clock, session.tasks):
+        idle = intake.until_idle()
+        if not await finished_within(idle, timeout_ms, session.clock, session.tasks):
             logger.warning(
-                "listeners are still at work, going on without them %s",
+                "listeners still running, not waiting any longer %s",
                 Facts(group=self._group, queue=intake.held.queue, after_ms=timeout_ms),
             )
 
     async def _commit_last(self, intake: QueueIntake) -> None:
-        if not intake.begun:
+        if not intake.is_started:
             return
         queue = intake.held.queue
         try:
             await self._supply.keeper.commit({queue: intake.messages.lowest_unfinished()})
         except PocketMQError as error:
             logger.warning(
-                "offset not committed, messages come again %s",
+                "offset not committed, messages will be redelivered %s",
                 Facts(group=self._group, queue=queue, reason=error.message),
             )
 
     def fail(self, error: PocketMQError) -> None:
         """End with ERROR: the group has refused this consumer."""
-        logger.error("consumer refused %s", Facts(group=self._group, reason=error.message))
+        logger.error("group refused consumer %s", Facts(group=self._group, reason=error.message))
         self.refusal = error
         self._ended.set()
 
-    def _note(self, queue: Queue, error: PocketMQError) -> None:
-        """Tell of ERROR, which fetching QUEUE met, and which may pass: nobody asks for messages here."""
+    def _log_fetch_error(self, queue: Queue, error: PocketMQError) -> None:
+        """Log ERROR of a fetch of QUEUE: a push consumer has no call that could raise it. The reader retries."""
         facts = Facts(group=self._group, queue=queue, reason=error.message)
         logger.error("messages not fetched %s", facts)
 
     def _take(self, intake: QueueIntake, portions: Sequence[Portion]) -> None:
-        """Have PORTIONS handled."""
+        """Pass PORTIONS to the workers, with delivery="at_most_once" after a commit."""
         if self._config.delivery == "at_most_once":
             self._session.tasks.spawn(self._commit_first(intake, portions))
         else:
-            self._hand_on(portions)
+            self._dispatch(portions)
 
-    def _hand_on(self, portions: Sequence[Portion]) -> None:
+    def _dispatch(self, portions: Sequence[Portion]) -> None:
         self._backlog.put(portions)
         self._workers.put(portions[-1].end - portions[0].begin)
 
     async def _commit_first(self, intake: QueueIntake, portions: Sequence[Portion]) -> None:
-        """Have PORTIONS handled once what is after them is committed; not at all if it cannot be."""
+        """Commit the offset after PORTIONS, then pass PORTIONS to the workers. Retries until the queue is dropped."""
         clock, keeper = self._session.clock, self._supply.keeper
-        queue, behind = intake.held.queue, portions[-1].next_offset
+        queue, offset = intake.held.queue, portions[-1].next_offset
         async with intake.committing:
             while not intake.messages.dropped:
                 try:
-                    await keeper.commit({queue: behind})
+                    await keeper.commit({queue: offset})
                 except PocketMQError as error:
                     logger.warning(
-                        "messages wait until their offset is committed %s",
-                        Facts(group=self._group, queue=queue, offset=behind, reason=error.message),
+                        "offset not committed, messages wait for it %s",
+                        Facts(group=self._group, queue=queue, offset=offset, reason=error.message),
                     )
-                if keeper.committed(queue) == behind:
-                    self._hand_on(portions)
+                if keeper.committed(queue) == offset:
+                    self._dispatch(portions)
                     return
                 await clock.sleep_until(clock.now_ms() + self._config.retry_backoff_max_ms)
 
-    def _heard(self, portion: Portion) -> None:
-        """A worker has left PORTION, or a message in it failed."""
+    def _on_progress(self, portion: Portion) -> None:
+        """Remove finished messages and handle failures: a worker has left PORTION, or a message in it failed."""
         messages = portion.queue
         intake = self._intakes.get(messages.queue)
         if intake is None or intake.messages is not messages:
             return
         intake.settle()
-        self._see_to_failures(intake)
+        self._handle_failures(intake)
 
-    def _see_to_failures(self, intake: QueueIntake) -> None:
+    def _handle_failures(self, intake: QueueIntake) -> None:
         messages = intake.messages
         if not messages.failures:
             return
         failed, messages.failures = messages.failures, []
         if intake.lost:
-            return  # The broker has them still: they are redelivered to the member that has the queue.
+            return  # They are not committed, so the next owner of the queue gets them.
         self._counts.failed += len(failed)
         for portion, index in failed:
             failure = portion.unresolved[index]
             if failure.error is not None:
                 message = messages.message_type(portion.run, index)
-                self._telling.tell(
+                self._failure_log.log(
                     "listener failed", messages.queue, message, failure.reason, failure.error
                 )
         self._failures.handle(intake, failed)
 
-    def _sent_back(self, message: ReceivedMessage, sent: SendBackResult) -> None:
-        """Look for the retry queue of a broker that may just have made it."""
+    def _on_returned(self, message: ReceivedMessage, sent: SendBackResult) -> None:
+        """Look for the retry queue of the broker of MESSAGE, which the broker may have created just now."""
         if sent.dead:
             return
         topic, broker = sent.topic, message.broker
@@ -345,23 +347,24 @@ class Pushing:
 
     async def _look_for_slow_listeners(self) -> None:
         clock, timeout_ms = self._session.clock, self._config.consume_timeout_ms
-        pause_ms = max(1, min(timeout_ms // _LOOKS, _LOOK_MS_MAX))
-        failure = Failure(_SLOW_DELAY_LEVEL, f"handled for more than {timeout_ms} ms", slow=True)
+        pause_ms = max(1, min(timeout_ms // _CHECKS, _CHECK_MS_MAX))
+        reason = f"the listener took more than {timeout_ms} ms (consume_timeout_ms)"
+        failure = Failure(_SLOW_DELAY_LEVEL, reason, slow=True)
         while True:
             await clock.sleep_until(clock.now_ms() + pause_ms)
             for intake in list(self._intakes.values()):
                 for portion, place in intake.messages.slow(clock.now_ms(), timeout_ms):
                     self._counts.slow += place.count
-                    portion.give_up(place, failure)
-                self._see_to_failures(intake)
+                    portion.abandon(place, failure)
+                self._handle_failures(intake)
 
     def check_open(self) -> None:
         """Raise ClientClosed after `close`."""
         if self._closed:
-            raise ClientClosed("the consumer was closed; make a new one to go on reading")
+            raise ClientClosed("the consumer is closed: create a new one to read more")
 
     def metrics(self) -> PushMetrics:
-        """Return what it counts, at this moment."""
+        """Return a snapshot of the metrics."""
         counts, times = self._counts, self._workers.times
         messages = [intake.messages for intake in self._intakes.values()]
         return PushMetrics(
@@ -383,7 +386,7 @@ class Pushing:
             lag={
                 queue: max(0, intake.reader.max_offset - intake.messages.lowest_unfinished())
                 for queue, intake in self._intakes.items()
-                if intake.begun
+                if intake.is_started
             },
             counts=self._parts.counts,
         )

@@ -1,14 +1,14 @@
 """The workers that call listeners: a limited number of threads or tasks, which take jobs from a backlog.
 
-A batch of quick messages is handled by one worker from end to end, because threads would only take the interpreter lock
-from each other. Listeners that wait (for a database, for a service) are called by more at once: while messages are
-left over and fewer than SLOW_PER_MS are taken, the number of workers doubles every TICK_MS up to the limit; above
-QUICK_PER_MS it halves. A worker that waits never keeps the others from what is left in its row.
+One worker processes a batch of quick messages alone, because threads would only compete for the interpreter lock.
+Listeners that wait, for example for a database, are called by several workers at once. While messages are left over and
+fewer than SLOW_PER_MS are taken per millisecond, the number of workers doubles every TICK_MS up to the limit. Above
+QUICK_PER_MS it halves. Other workers can take the messages after that of a waiting worker.
 
-    Threads     for listeners that are called; started when they are first needed, ended by `close`
+    Threads     for listeners that are ordinary functions; started when they are needed, ended by `close`
     Tasks       for listeners that are awaited
 
-Thread contract: the event loop owns it; workers on other threads touch only what a lock protects.
+The event loop owns the workers. Workers on other threads use only state that a lock protects.
 """
 
 from __future__ import annotations
@@ -39,38 +39,39 @@ TICK_MS: Final = 10
 _TICK_MS_MAX: Final = 640
 SLOW_PER_MS: Final = 10
 QUICK_PER_MS: Final = 40
-#: A listener that never waits lets the loop turn this often.
+#: A task whose listener never waits yields to the event loop this often.
 _TURN_S: Final = 0.001
-#: How long idle threads are waited for at the end, in real time.
+#: How long `close` waits for threads, in real time.
 _THREADS_END_S: Final = 2.0
 
-#: Upper bounds of the histogram of a call's time, in milliseconds; above the last: one more.
+#: Upper limits of the histogram buckets of the listener's time, in milliseconds. There is one more bucket above.
 HISTOGRAM_MS: Final = (0.01, 0.1, 1, 10, 100, 1_000, 10_000, 60_000, 900_000)
 
 
 class CallTimes:
-    """How long listeners took, by the real clock: each of a spell counts with the spell's average.
+    """Histogram of the time that listeners took, by the real clock.
 
-    Any thread may add: numbers that two add at the same instant may be one short.
+    Messages that were processed together count with their average. Any thread may add. If two threads add at the same
+    time, one of them may be lost.
     """
 
     def __init__(self) -> None:
         self.counts = [0] * (len(HISTOGRAM_MS) + 1)
         self.sum_ms = 0.0
 
-    def add(self, spell_ms: float, count: int) -> None:
-        """Note that COUNT messages took SPELL_MS."""
-        self.sum_ms += spell_ms
-        average_ms = spell_ms / count
-        for at, bound_ms in enumerate(HISTOGRAM_MS):
-            if average_ms <= bound_ms:
+    def add(self, elapsed_ms: float, count: int) -> None:
+        """Note that COUNT messages took ELAPSED_MS."""
+        self.sum_ms += elapsed_ms
+        average_ms = elapsed_ms / count
+        for at, limit_ms in enumerate(HISTOGRAM_MS):
+            if average_ms <= limit_ms:
                 self.counts[at] += count
                 return
         self.counts[-1] += count
 
 
 class Staff:
-    """How many work, and how many shall. Any thread may use it."""
+    """The number of busy workers, and how many are wanted. Any thread may use it."""
 
     def __init__(self, limit: int, backlog: Backlog) -> None:
         self._lock = threading.Lock()
@@ -79,15 +80,15 @@ class Staff:
         self._wanted = 1
         self.busy = 0
 
-    def call_in(self, count: int) -> int:
-        """Return how many workers to set to work when COUNT messages are left; they count as busy."""
+    def wake(self, count: int) -> int:
+        """Return how many more workers are needed for COUNT messages. They count as busy from now on."""
         with self._lock:
             missing = max(0, min(self._wanted, count) - self.busy)
             self.busy += missing
             return missing
 
     def next_job(self) -> Job | None:
-        """Return what a busy worker does next; None: it is idle from now on."""
+        """Return the next job of a busy worker; None: the worker is idle from now on."""
         with self._lock:
             job = None if self.busy > self._wanted else self._backlog.take()
             if job is None:
@@ -95,12 +96,12 @@ class Staff:
             return job
 
     def leave(self) -> None:
-        """Count a worker out that was stopped in the middle."""
+        """Note that a busy worker was stopped within a job."""
         with self._lock:
             self.busy -= 1
 
     def adapt(self, taken: int, left: int) -> None:
-        """Want more or fewer workers, now that TAKEN messages were taken in a tick and LEFT are there."""
+        """Change the number of wanted workers. TAKEN: messages taken in the last TICK_MS. LEFT: messages left."""
         with self._lock:
             if left and taken < SLOW_PER_MS * TICK_MS:
                 self._wanted = min(self._limit, 2 * max(self._wanted, self.busy))
@@ -109,39 +110,39 @@ class Staff:
 
 
 class Workers(Protocol):
-    """Work off a backlog."""
+    """Process the jobs of a backlog."""
 
     times: CallTimes
 
     def put(self, count: int) -> None:
-        """Hear that COUNT messages were added to the backlog."""
+        """Start workers if needed: COUNT messages were added to the backlog."""
         ...
 
     async def close(self) -> None:
-        """End the workers; one that is within a listener still is left to itself."""
+        """End the workers."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersParts:
-    """What workers are made of."""
+    """The parts that all kinds of workers need."""
 
     limit: int
     backlog: Backlog
     clock: Clock
     tasks: BackgroundTasks
-    #: Told on the loop when a worker has left a portion, or a message in it failed.
-    tell: Callable[[Portion], object]
+    #: Called on the event loop when a worker has left a portion.
+    on_progress: Callable[[Portion], object]
     times: CallTimes = field(default_factory=CallTimes)
 
 
 class _Adapting(ABC):
-    """Calls workers in, and looks again as long as there is work."""
+    """Starts workers, and adapts their number while there is work."""
 
     def __init__(self, parts: WorkersParts) -> None:
         self._parts = parts
         self._backlog = parts.backlog
-        self._tell = parts.tell
+        self._on_progress = parts.on_progress
         self.times = parts.times
         self._staff = Staff(parts.limit, parts.backlog)
         self._loop = asyncio.get_running_loop()
@@ -149,23 +150,23 @@ class _Adapting(ABC):
         self._ticking = False
 
     def put(self, count: int) -> None:
-        """Hear that COUNT messages were added to the backlog."""
+        """Start workers if needed: COUNT messages were added to the backlog."""
         self._added += count
-        self._call_in(self._backlog.left)
+        self._wake(self._backlog.left)
         if not self._ticking:
             self._ticking = True
             self._parts.tasks.spawn(self._tick())
 
-    def _call_in(self, left: int) -> None:
-        if missing := self._staff.call_in(left):
+    def _wake(self, left: int) -> None:
+        if missing := self._staff.wake(left):
             self._start(missing)
 
     @abstractmethod
     def _start(self, count: int) -> None:
-        """Set COUNT more workers to work."""
+        """Start COUNT more workers."""
 
     async def _tick(self) -> None:
-        """Look again and again as long as messages are left over; less often when no worker advances."""
+        """Adapt the number of workers every TICK_MS while messages are left; less often if no worker advances."""
         clock, pause_ms = self._parts.clock, TICK_MS
         while left := self._backlog.left:
             self._added = 0
@@ -173,18 +174,18 @@ class _Adapting(ABC):
             still_left = self._backlog.left
             taken = left + self._added - still_left
             self._staff.adapt(taken * TICK_MS // pause_ms, still_left)
-            self._call_in(still_left)
+            self._wake(still_left)
             stuck = not taken and self._staff.busy >= self._parts.limit
             pause_ms = min(2 * pause_ms, _TICK_MS_MAX) if stuck else TICK_MS
         self._ticking = False
 
 
 class TaskWorkers(_Adapting):
-    """Workers that await their listener on the loop."""
+    """Workers that await the listener on the event loop."""
 
-    def __init__(self, parts: WorkersParts, spell: AsyncSpell) -> None:
+    def __init__(self, parts: WorkersParts, call_listener: AsyncSpell) -> None:
         super().__init__(parts)
-        self._spell = spell
+        self._call_listener = call_listener
         self._running: set[asyncio.Task[None]] = set()
 
     def _start(self, count: int) -> None:
@@ -197,7 +198,7 @@ class TaskWorkers(_Adapting):
         while (job := self._staff.next_job()) is not None:
             try:
                 await self._work_on(job)
-            except BaseException:  # Whatever stops it: nobody else counts it out.
+            except BaseException:  # Whatever ends the worker, it is not busy any more.
                 self._staff.leave()
                 raise
 
@@ -206,7 +207,7 @@ class TaskWorkers(_Adapting):
         place = portion.join()
         try:
             began = turned = stopwatch()
-            while not portion.dropped and (count := await self._spell(job, place)):
+            while not portion.dropped and (count := await self._call_listener(job, place)):
                 now = stopwatch()
                 self.times.add((now - began) * 1000, count)
                 began = now
@@ -217,11 +218,11 @@ class TaskWorkers(_Adapting):
                     began = turned = stopwatch()
         finally:
             portion.leave(place)
-            self._backlog.give_back(job)
-            self._tell(portion)
+            self._backlog.release(job)
+            self._on_progress(portion)
 
     async def close(self) -> None:
-        """End the workers, and the listeners that they wait for."""
+        """Cancel the workers, and the listeners that they await."""
         while running := list(self._running):
             for task in running:
                 task.cancel()
@@ -229,13 +230,13 @@ class TaskWorkers(_Adapting):
 
 
 class ThreadWorkers(_Adapting):
-    """Workers that call their listener, each on a thread of its own."""
+    """Workers that call the listener, each in its own thread."""
 
-    def __init__(self, parts: WorkersParts, spell: Spell, name: str) -> None:
+    def __init__(self, parts: WorkersParts, call_listener: Spell, name: str) -> None:
         super().__init__(parts)
-        self._spell = spell
+        self._call_listener = call_listener
         self._name = name
-        #: True: there may be work; False: it is over.
+        #: True: there may be work. False: the thread has to end.
         self._calls: SimpleQueue[bool] = SimpleQueue()
         self._threads: set[threading.Thread] = set()
         self._waiting = 0
@@ -255,7 +256,7 @@ class ThreadWorkers(_Adapting):
             self._calls.put(True)
 
     def _hold(self) -> None:
-        """Keep a virtual clock where it is while threads are at work."""
+        """Stop a virtual clock while threads are busy."""
         if not self._holding:
             self._holding = True
             self._parts.clock.hold()
@@ -271,9 +272,9 @@ class ThreadWorkers(_Adapting):
                 try:
                     self._work_on(job)
                 except BaseException as error:
-                    # Nobody else counts the thread out, or does its work.
+                    # Whatever the error is, the thread takes the next job.
                     logger.error(
-                        "work on messages failed %s",
+                        "worker failed %s",
                         Facts(queue=job.portion.queue.queue, reason=repr(error)),
                         exc_info=error,
                     )
@@ -285,7 +286,7 @@ class ThreadWorkers(_Adapting):
         place = portion.join()
         try:
             began = stopwatch()
-            while not portion.dropped and (count := self._spell(job, place)):
+            while not portion.dropped and (count := self._call_listener(job, place)):
                 now = stopwatch()
                 self.times.add((now - began) * 1000, count)
                 began = now
@@ -293,8 +294,8 @@ class ThreadWorkers(_Adapting):
                     break
         finally:
             portion.leave(place)
-            self._backlog.give_back(job)
-            post(self._loop, self._tell, portion)
+            self._backlog.release(job)
+            post(self._loop, self._on_progress, portion)
 
     def _forget(self, thread: threading.Thread) -> None:
         thread.join()
@@ -303,7 +304,7 @@ class ThreadWorkers(_Adapting):
             self._ended.set()
 
     async def close(self) -> None:
-        """End the threads; one that is within a listener still ends after it."""
+        """End the threads. A thread whose listener is running ends after it."""
         for _ in self._threads:
             self._calls.put(False)
         if self._threads:
@@ -312,7 +313,7 @@ class ThreadWorkers(_Adapting):
                     await self._ended.wait()
             except TimeoutError:
                 logger.warning(
-                    "listeners run on behind a closed consumer %s",
+                    "consumer closed while listeners are running %s",
                     Facts(threads=", ".join(sorted(thread.name for thread in self._threads))),
                 )
         if self._holding:
@@ -323,36 +324,36 @@ class ThreadWorkers(_Adapting):
 def post(
     loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: object
 ) -> None:
-    """Have FUNCTION called on LOOP, from another thread; if the loop has ended, nobody is left to hear it."""
+    """Call FUNCTION on LOOP from another thread. Does nothing if LOOP has ended."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(function, *arguments)
 
 
 class Backlog(Protocol):
-    """Jobs to be taken."""
+    """The jobs for workers."""
 
     def put(self, portions: Sequence[Portion]) -> None:
-        """Add the rows of PORTIONS, which follow each other in one queue."""
+        """Add PORTIONS, which follow each other in one queue."""
         ...
 
     def take(self) -> Job | None:
-        """Return a job with messages in its row; None: there is none to be had."""
+        """Return a job with messages in its row; None: there is none now."""
         ...
 
-    def give_back(self, job: Job) -> None:
-        """Hear that the worker who took JOB has left it."""
+    def release(self, job: Job) -> None:
+        """Note that the worker that took JOB has left it."""
         ...
 
     @property
     def left(self) -> int:
-        """How many messages are in the rows, about."""
+        """Approximate number of messages in the rows."""
         ...
 
 
 class SharedBacklog:
-    """All idle workers take from the oldest row until it is empty: any order. Any thread may use it.
+    """The unordered backlog: all idle workers take from the oldest row until it is empty. Any thread may use it.
 
-    Every call takes a lock for some instructions; there is one per portion, none per message.
+    Each call takes a lock for a few instructions. There is one call per portion, none per message.
     """
 
     def __init__(self) -> None:
@@ -364,7 +365,7 @@ class SharedBacklog:
             self._jobs.extend(map(Job, portions))
 
     def put_again(self, portion: Portion, index: int) -> None:
-        """Have message INDEX of PORTION handled once more."""
+        """Add message INDEX of PORTION, to be processed again."""
         with self._lock:
             self._jobs.append(Job(portion, iter((index,))))
 
@@ -377,8 +378,8 @@ class SharedBacklog:
                 jobs.popleft()
             return None
 
-    def give_back(self, job: Job) -> None:
-        """The next worker looks again."""
+    def release(self, job: Job) -> None:
+        """Do nothing: other workers may take from the row at any time."""
 
     @property
     def left(self) -> int:
@@ -387,9 +388,9 @@ class SharedBacklog:
 
 
 class OrderedBacklog:
-    """A queue is with one worker at a time, which handles one portion of it; then the queue is the last one.
+    """The ordered backlog: one worker at a time processes a queue.
 
-    Any thread may use it.
+    It processes one portion; then the queue goes to the end of the waiting queues. Any thread may use it.
     """
 
     def __init__(self) -> None:
@@ -397,7 +398,7 @@ class OrderedBacklog:
         self._portions: dict[ProcessQueue, deque[Portion]] = {}
         #: Queues that wait for a worker.
         self._open: deque[ProcessQueue] = deque()
-        #: Queues that are open, with a worker, or suspended.
+        #: Queues that wait for a worker, have a worker, or are suspended.
         self._busy: set[ProcessQueue] = set()
 
     def put(self, portions: Sequence[Portion]) -> None:
@@ -427,18 +428,18 @@ class OrderedBacklog:
         self._busy.discard(queue)
         return None
 
-    def give_back(self, job: Job) -> None:
+    def release(self, job: Job) -> None:
         if not job.suspended:
             self.resume(job.portion.queue)
 
     def resume(self, queue: ProcessQueue) -> None:
-        """Resume QUEUE, which was with a worker, or suspended."""
+        """Let QUEUE wait for a worker again, after it had one or was suspended."""
         with self._lock:
             if queue in self._portions:
                 self._open.append(queue)
 
     def forget(self, queue: ProcessQueue) -> None:
-        """Drop what is here of QUEUE, which was dropped."""
+        """Remove everything of QUEUE, which was dropped."""
         with self._lock:
             self._portions.pop(queue, None)
             self._busy.discard(queue)

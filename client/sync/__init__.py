@@ -1,1 +1,1 @@
-"""The clients for ordinary threads: `gen/` is generated, the files here hold what is written by hand."""
+"""The clients for threads: `gen/` is generated, and the files here are written by hand."""

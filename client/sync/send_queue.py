@@ -1,8 +1,8 @@
-"""The queue between the threads that send and the sender on the clients' loop: the hot path of `Producer.send`.
+"""The queue between the threads that send and the sender on the clients' event loop: the hot path of `Producer.send`.
 
-Messages gather in a list until the loop takes all of them. Only the first wakes the loop, so under load the loop takes
-hundreds at a time. Any thread may call. The loop takes messages in the order in which they were put. The producer's
-buffer_memory bounds the list: `send_nowait` reserves the bytes of a message before it puts the message.
+Messages gather in a list until the loop takes all of them. Only the first message wakes the loop, so under load the
+loop takes hundreds at a time, in the order in which they were put. Any thread may call the methods. The list is limited
+by buffer_memory: `send_nowait` reserves the bytes of a message before it puts the message.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class SendQueue:
-    """Passes what threads send to SENDER on the loop of PORTAL. It has the methods of Sender, and they block."""
+    """Passes messages of threads to SENDER on the loop of PORTAL. It has the methods of Sender, which block here."""
 
     def __init__(self, portal: LoopThread, sender: Sender) -> None:
         self._portal = portal
@@ -40,18 +40,18 @@ class SendQueue:
         self._plain_bytes = sender.intake.plain_bytes
         self._reserve_now = sender.budget.take
         self._largest_bytes = sender.config.max_request_size
-        #: Futures that have their messages, or messages, their bytes, and what else waits for their receipts.
+        #: SendFutures, which contain their messages, or (message, size in bytes, result).
         self._waiting: list[SendFuture | tuple[Message, int, SendOutcome]] = []
-        #: The list may contain more than SendFutures. It stays true, because threads put meanwhile.
+        #: Whether the list may contain tuples. It stays True, because other threads may put some at any time.
         self._mixed = False
         self._awake = False
 
     def send(self, message: object, value: Any, parts: MessageParts) -> Receipt:
-        """Send what the arguments of `Producer.send` ask for. Return its receipt."""
+        """Send the message for the arguments of `Producer.send`. Return its receipt."""
         return self.send_nowait(message, value, parts).result()
 
     def send_nowait(self, message: object, value: Any, parts: MessageParts) -> Future[Receipt]:
-        """Put what the arguments ask for, and wait for space if needed. Return the future of its receipt."""
+        """Put the message for the arguments, and wait for memory if needed. Return the future of its receipt."""
         if (
             type(message) is Message
             and len(message.body) <= self._plain_bytes
@@ -68,7 +68,7 @@ class SendQueue:
         if not sender.is_open or portal.is_inherited:
             sender.check_open()
             portal.check()
-        # `record_size`, without a call.
+        # The same as `record_size`, without a function call.
         own = len(plain.topic) + len(plain.body) + len(plain.property_string)
         size_bytes = own + RECORD_OVERHEAD
         if size_bytes > self._largest_bytes or not self._reserve_now(size_bytes):
@@ -84,7 +84,7 @@ class SendQueue:
     def _prepared(
         self, message: object, value: Any, parts: MessageParts
     ) -> Message | Future[Receipt]:
-        """Serialize or compress what the arguments ask for. If there are interceptors, put it and return its future."""
+        """Return the final message for the arguments. If there are interceptors, put it and return its future."""
         self._sender.check_open()
         intake = self._sender.intake
         gate = intake.gate
@@ -108,7 +108,7 @@ class SendQueue:
         return outcome
 
     def _reserve(self, message: Message) -> int:
-        """Reserve the bytes of MESSAGE in the buffer, and wait for space if needed. Return how many."""
+        """Reserve the bytes of MESSAGE in the buffer, and wait for memory if needed. Return their number."""
         size_bytes = self._sender.size_of(message)
         if not self._reserve_now(size_bytes):
             budget, config = self._sender.budget, self._sender.config
@@ -120,7 +120,7 @@ class SendQueue:
         self._portal.post(self._take)
 
     def _take(self) -> None:
-        # Cleared first: what a thread puts from here on either is seen below, or wakes the loop again.
+        # Cleared first: messages that are put from here on are either taken below, or they wake the loop again.
         self._awake = False
         taken = self._waiting[:]
         del self._waiting[: len(taken)]
@@ -138,13 +138,13 @@ class SendQueue:
     def send_many(
         self, messages: Iterable[Message] | str, values: Iterable[Any], parts: ManyParts
     ) -> Receipts:
-        """Send what the arguments of `Producer.send_many` ask for. Return the receipts."""
+        """Send the messages for the arguments of `Producer.send_many`. Return the receipts."""
         return self.send_many_nowait(messages, values, parts).result()
 
     def send_many_nowait(
         self, messages: Iterable[Message] | str, values: Iterable[Any], parts: ManyParts
     ) -> Future[Receipts]:
-        """Start to send what the arguments ask for. Return the future of the receipts."""
+        """Start to send the messages for the arguments. Return the future of the receipts."""
         self._sender.check_open()
         final, watch = self._sender.intake.prepare_many(messages, values, parts)
         outcome: Future[Receipts] = Future()
@@ -157,21 +157,21 @@ class SendQueue:
         return self._portal.run(self._sender.recall(handle))
 
     def transaction(self, message: object, value: Any, parts: MessageParts) -> Transaction:
-        """Return a transaction of what the arguments ask for."""
+        """Return a transaction of the message for the arguments."""
         return Transaction(self._sender.transaction(message, value, parts), self._portal)
 
     def atomic_commit(self, reading: AtomicReading) -> AtomicCommit:
-        """Return an atomic commit of what READING reads."""
+        """Return an atomic commit for the messages that READING reads."""
         return AtomicCommit(self._sender.atomic_commit(reading), self._portal)
 
     def metrics(self) -> ProducerMetrics:
-        """Return what the sender counted so far."""
+        """Return the metrics of the sender."""
         return self._sender.metrics()
 
     def flush(self) -> None:
-        """Return once everything that was sent before is acknowledged or has failed."""
+        """Return when everything that was sent before is acknowledged or has failed."""
         self._portal.run(self._sender.flush())
 
     def close(self, timeout_ms: int) -> None:
-        """Close the sender, for up to TIMEOUT_MS."""
+        """Close the sender; wait up to TIMEOUT_MS for acknowledgements."""
         self._portal.run(self._sender.close(timeout_ms))

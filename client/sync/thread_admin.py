@@ -1,4 +1,4 @@
-"""What an admin does by hand for ordinary threads: start, run a call on the loop, and close."""
+"""The hand-written part of the admin for threads: start, run a call on the event loop, and close."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ R = TypeVar("R")
 
 
 class ThreadAdmin(Client):
-    """An admin that runs the one for coroutines on the clients' loop."""
+    """Runs an AsyncAdmin on the clients' event loop."""
 
     def __init__(self, nameservers: str | None = None, **settings: Unpack[ClientSettings]) -> None:
-        """NAMESERVERS: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+        """Create and start an admin. Close it, or use it in a `with` block.
 
-        Settings are those of ClientConfig. Close it, or use it in a `with` block.
+        Args:
+            nameservers: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+            settings: Fields of ClientConfig.
         """
         config = settled(ClientConfig, nameservers, settings)
         self._portal = LoopThread.acquire()
@@ -45,7 +47,7 @@ class ThreadAdmin(Client):
     def _run(self, work: Coroutine[Any, Any, R]) -> R:
         if self._closed:
             work.close()
-            raise ClientClosed("the admin was closed; make a new one")
+            raise ClientClosed("the admin is closed: create a new one")
         return self._portal.run(work)
 
     def _close(self) -> None:

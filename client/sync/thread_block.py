@@ -1,4 +1,4 @@
-"""What the blocks of a producer (transactions, atomic commits) do by hand for ordinary threads."""
+"""The hand-written part of transactions and atomic commits for threads."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Value = TypeVar("Value")
 
 
 class ThreadBlock(Block, Generic[Core]):
-    """A `with` block that runs the block for coroutines on the clients' loop."""
+    """A `with` block that runs an `async with` block, the core, on the clients' event loop."""
 
     def __init__(self, core: Core, portal: LoopThread) -> None:
-        """Producers make it."""
+        """Use the methods of the producer instead."""
         self._core = core
         self._portal = portal
 

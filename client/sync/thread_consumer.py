@@ -1,4 +1,4 @@
-"""What a pull consumer does by hand for ordinary threads: start, wait for a batch, call the listener, and close."""
+"""The hand-written part of the pull consumer for threads: start, wait for a batch, call the listener, and close."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..config import ConsumerConfig, ConsumerSettings, settled
 from ..consuming.prefetch import Rebalanced
 from ..lifecycle import SignalledClient
 from ..loop_thread import LoopThread
-from ..pull_consumer import AsyncPullConsumer, RebalanceListener, tell
+from ..pull_consumer import AsyncPullConsumer, RebalanceListener, notify
 from ..signals import Signals
 from ..subscriptions import Topics
 
@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 
 
 class ThreadConsumer(SignalledClient):
-    """A pull consumer that runs the one for coroutines on the clients' loop, and has its cursor on its own thread."""
+    """Runs an AsyncPullConsumer on the clients' event loop. The application's thread owns the cursor."""
 
     def __init__(
         self,
@@ -29,9 +29,14 @@ class ThreadConsumer(SignalledClient):
         listener: RebalanceListener | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
-        """NAMESERVERS: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+        """Create and start a consumer. Close it, or use it in a `with` block.
 
-        Starts at once; close it, or use it in a `with` block.
+        Args:
+            group: The consumer group; None: no group.
+            topics: Topics to subscribe to, or a filter by topic.
+            nameservers: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+            listener: Called when queues are assigned, revoked or lost.
+            settings: Fields of ConsumerConfig.
         """
         self.config = settled(ConsumerConfig, nameservers, settings)
         self._listener = listener
@@ -65,21 +70,21 @@ class ThreadConsumer(SignalledClient):
         return self._portal.run(work)
 
     def _finish(self) -> bool:
-        """Deliver nothing more; return whether the application is at a message, or waits for one."""
+        """Deliver no more; return whether the application is at a message, or waits for one."""
         if self._waits:
             self._portal.post(self._core.stop_waiting)
         return self._waits or self._cursor.begin < self._cursor.end
 
     def _next_batch(self, timeout_ms: int | None) -> bool:
-        self._waits = True  # First: a signal behind the look at it ends the waiting.
+        self._waits = True  # Set it first, so that a signal after the check below ends the waiting.
         try:
-            if self._signals.told is not None:
+            if self._signals.received is not None:
                 return False
             while isinstance(taken := self._run(self._core.take(timeout_ms)), Rebalanced):
                 try:
-                    tell(self._listener, taken)
+                    notify(self._listener, taken)
                 finally:
-                    self._portal.run(self._core.heard(taken))
+                    self._portal.run(self._core.acknowledge_rebalance(taken))
         finally:
             self._waits = False
         if taken is not None:
@@ -96,8 +101,8 @@ class ThreadConsumer(SignalledClient):
         self._closed = True
         self._ended()
         try:
-            if (news := self._portal.run(self._core.farewell())) is not None:
-                tell(self._listener, news)
+            if (event := self._portal.run(self._core.pending_revocation())) is not None:
+                notify(self._listener, event)
             self._portal.run(self._core.disconnect(finished=finished))
         finally:
             self._portal.release()

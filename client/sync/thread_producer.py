@@ -1,4 +1,4 @@
-"""What a producer does by hand for ordinary threads: start, and close."""
+"""The hand-written part of the producer for threads: start and close."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class ThreadProducer(SignalledClient):
-    """A producer that passes its messages to a sender on the clients' loop."""
+    """Passes messages to a Sender on the clients' event loop."""
 
     def __init__(
         self,
@@ -30,11 +30,12 @@ class ThreadProducer(SignalledClient):
         checker: Checker | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        """NAMESERVERS: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+        """Create and start a producer. Close it, or use it in a `with` block.
 
-        CHECKER says what became of a transaction (see producing/transaction.py).
-
-        Starts at once; close it, or use it in a `with` block.
+        Args:
+            nameservers: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+            checker: Called with a half message; returns whether its transaction was committed.
+            settings: Fields of ProducerConfig.
         """
         self.config = settled(ProducerConfig, nameservers, settings)
         check_checker(checker, self.config.group)

@@ -1,4 +1,4 @@
-"""What a push consumer does by hand for ordinary threads: start, wait, and close."""
+"""The hand-written part of the push consumer for threads: start, wait, and close."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..subscriptions import Topics
 
 
 class ThreadPushConsumer(SignalledClient):
-    """A push consumer that works on the clients' loop."""
+    """Runs a push consumer on the clients' event loop."""
 
     def __init__(
         self,
@@ -31,7 +31,15 @@ class ThreadPushConsumer(SignalledClient):
         nameservers: str | None = None,
         **settings: Unpack[PushSettings],
     ) -> None:
-        """SUBSCRIPTIONS: topics, or by topic what is wanted of it."""
+        """Create a consumer; it starts with `with`, `start` or `run`.
+
+        Args:
+            group: The consumer group.
+            subscriptions: Topics, or a filter by topic.
+            listener: Called with each message, or with lists of messages if listener_batch_size is above 1.
+            nameservers: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+            settings: Fields of PushConfig.
+        """
         self.config = settled(PushConfig, nameservers, settings)
         self._plan = PushPlan(group, subscriptions, listener, self.config)
         self._portal: LoopThread | None = None
@@ -42,7 +50,7 @@ class ThreadPushConsumer(SignalledClient):
 
     def _start(self) -> None:
         if self._closed:
-            raise ClientClosed("the consumer was closed; make a new one to go on")
+            raise ClientClosed("the consumer is closed: create a new one to read more")
         if self._portal is None:
             portal = LoopThread.acquire()
             try:
@@ -58,7 +66,7 @@ class ThreadPushConsumer(SignalledClient):
 
     def _started(self) -> tuple[LoopThread, Pushing]:
         if self._portal is None or self._pushing is None:
-            raise ClientClosed("the consumer was not started: use it in a `with` block")
+            raise ClientClosed("the consumer is not started: use it in a `with` block")
         return self._portal, self._pushing
 
     def _wait(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client import Reject, Retry
-from pocketmq.client.pushing.listening import failure_of, named_by
+from pocketmq.client.pushing.listening import failed_messages_of, failure_of
 from pocketmq.client.pushing.process_queue import Failure
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
@@ -65,7 +65,7 @@ def test_nothing_and_true_mean_handled(said: object) -> None:
     ("said", "level", "reason"),
     [
         (False, 0, "the listener returned False"),
-        (7, 0, "the listener returned 7, which means nothing: None or True"),
+        (7, 0, "the listener returned 7: return None or True"),
         (Retry("later", delay_level=5), 5, "later"),
         (Reject("nonsense"), -1, "nonsense"),
         (Retry(ValueError("no luck")), 0, "no luck"),  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def test_an_object_that_does_not_say_what_it_is_is_a_failure() -> None:
     failure = failure_of(Unasked())
 
     assert failure is not None
-    assert failure.reason == "the listener returned Unasked, which means nothing: None or True"
+    assert failure.reason == "the listener returned Unasked: return None or True"
 
 
 def test_what_was_raised_is_kept_with_the_failure() -> None:
@@ -108,11 +108,11 @@ def test_a_retry_names_messages_or_all() -> None:
     _, (portion,) = held(0, 1)
     messages = portion.run.messages()
 
-    assert named_by(Retry(messages=iter(messages[1:]))) == {messages[1]}
-    assert named_by(Retry(messages=[])) == set()
-    assert named_by(Retry()) is None
-    assert named_by(ValueError()) is None
+    assert failed_messages_of(Retry(messages=iter(messages[1:]))) == {messages[1]}
+    assert failed_messages_of(Retry(messages=[])) == set()
+    assert failed_messages_of(Retry()) is None
+    assert failed_messages_of(ValueError()) is None
 
 
 def test_who_names_nothing_that_is_understood_names_all() -> None:
-    assert named_by(Muddled()) is None
+    assert failed_messages_of(Muddled()) is None

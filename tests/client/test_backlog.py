@@ -41,7 +41,7 @@ class TestShared:
 
         job = backlog.take()
         assert job is not None
-        assert job.again
+        assert job.is_retry
         assert numbers(job) == [1]
         assert portion.left == 3
 
@@ -69,7 +69,7 @@ class TestOrdered:
         assert backlog.left == 0
         assert numbers(job) == [0, 1]
         assert job is not None
-        backlog.give_back(job)
+        backlog.release(job)
         assert backlog.left == 2
         assert numbers(backlog.take()) == [2, 3]
 
@@ -83,7 +83,7 @@ class TestOrdered:
         while job := backlog.take():
             order.append(job.portion.queue.queue.number)
             list(job.row)
-            backlog.give_back(job)
+            backlog.release(job)
 
         assert list(order) == [0, 1, 2, 0, 1, 2]
 
@@ -97,12 +97,12 @@ class TestOrdered:
         assert backlog.take() is None
         assert job is not None
         list(job.row)
-        backlog.give_back(job)
+        backlog.release(job)
         following = backlog.take()
         assert following is not None
         assert following.portion.offset_at(0) == 1
         list(following.row)
-        backlog.give_back(following)
+        backlog.release(following)
         assert backlog.take() is None
         backlog.put(queue.put(run_at(2), 0, 3, 512))
         assert backlog.take() is not None
@@ -114,7 +114,7 @@ class TestOrdered:
         job = backlog.take()
         assert job is not None
         job.suspended = True
-        backlog.give_back(job)
+        backlog.release(job)
 
         assert backlog.take() is None
         backlog.resume(queue)
@@ -128,7 +128,7 @@ class TestOrdered:
         assert job is not None
 
         backlog.forget(queue)
-        backlog.give_back(job)
+        backlog.release(job)
         backlog.resume(queue)
 
         assert backlog.take() is None

@@ -117,7 +117,7 @@ async def test_what_was_changed_on_the_way_is_read_again(
         assert numbers(await reading.poll()) == list(range(COUNT))
 
     assert reading.metrics().lost == 0
-    assert "wrong bytes came" in caplog.text
+    assert "fetched messages are damaged" in caplog.text
 
 
 async def test_what_always_arrives_wrong_raises_until_the_application_steps_over_it(

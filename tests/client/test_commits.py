@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client.config import ReadingConfig
-from pocketmq.client.consuming.commits import HURRY_MS, Commits, RegularCommits
+from pocketmq.client.consuming.commits import CLOCK_WAIT_MS, Commits, RegularCommits
 from pocketmq.client.consuming.held_queue import HeldQueue
 from pocketmq.client.consuming.parts import ConsumerParts
 from pocketmq.client.queue import Queue
@@ -156,7 +156,7 @@ async def test_a_queue_that_is_gone_is_lost_and_the_others_are_committed(
     assert [commits.committed(queue) for queue in queues] == [1, 1, 1, None, 1]
     assert queues[3] not in source.queues
     assert (parts.counts.commits, parts.counts.commits_failed) == (4, 1)
-    assert "offset not committed, the queue does not exist any more" in caplog.text
+    assert "offset not committed, queue no longer exists" in caplog.text
     assert f"queue={queues[3]}" in caplog.text
 
 
@@ -232,7 +232,7 @@ async def test_what_a_next_master_may_have_is_forgotten_once_its_master_is_known
     clock = parts.session.clock
     assert isinstance(clock, VirtualClock)
     await clock.advance(2_000)
-    commits.still_there(A0, clock.now_ms(), parts.session.routes.breaks("a"))
+    commits.confirm(A0, clock.now_ms(), parts.session.routes.breaks("a"))
     assert commits.kept(A0) == ({2} if is_answered else {2, 3})
     parts.session.routes.astray("a", "", ConnectionLost("it broke"))
     assert commits.kept(A0) == ({2} if is_answered else {-1, 1, 2, 3})
@@ -300,7 +300,7 @@ async def test_what_a_clock_waits_for_is_committed_as_soon_as_it_is_finished(
     finished[A0] = 2
     await clock.advance(10)
     assert brokers.requests == [[("a", 0, 1, 7)], [("a", 0, 2, 7)]]
-    await clock.advance(HURRY_MS)
+    await clock.advance(CLOCK_WAIT_MS)
     finished[A0] = 3
     await clock.advance(10_000)
 

@@ -20,11 +20,11 @@ def test_an_interrupt_ends_the_worker_and_the_message_has_failed(size: int) -> N
     async def listener(given: Any) -> None:
         raise KeyboardInterrupt
 
-    spell = Calls(listener, size, in_order=False, tell=told.append).async_spell()
+    spell = Calls(listener, size, in_order=False, on_progress=told.append).async_function()
 
     with pytest.raises(KeyboardInterrupt):
         spell(Job(portion), portion.join()).send(None)
-    assert [index for index, _ in portion.outcomes] == list(range(size))
+    assert [index for index, _ in portion.results] == list(range(size))
     assert told == [portion]
 
 
@@ -37,21 +37,21 @@ async def test_a_worker_that_is_cancelled_ends_and_the_message_has_failed() -> N
         begun.set()
         await asyncio.Event().wait()
 
-    spell = Calls(listener, 1, in_order=False, tell=told.append).async_spell()
+    spell = Calls(listener, 1, in_order=False, on_progress=told.append).async_function()
     worker = asyncio.ensure_future(spell(Job(portion), portion.join()))
     await begun.wait()
     worker.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await worker
-    assert [index for index, _ in portion.outcomes] == [0]
+    assert [index for index, _ in portion.results] == [0]
     assert portion.left == 2
 
 
 def test_a_spell_that_calls_goes_to_the_end_of_the_row() -> None:
     _, (portion,) = held(*range(100))
     seen: list[Any] = []
-    spell = Calls(seen.append, 1, in_order=False, tell=print).spell()
+    spell = Calls(seen.append, 1, in_order=False, on_progress=print).function()
     job, place = Job(portion), portion.join()
 
     assert [spell(job, place) for _ in range(3)] == [64, 36, 0]

@@ -88,10 +88,10 @@ async def test_what_fails_10_011_times_in_3_s_is_told_once_a_second_with_a_count
 
     for count in (1, 10, 5_000, 5_000):
         for _ in range(count):
-            telling.tell("listener failed", queue, batch[1], "ValueError: no such account", error)
+            telling.log("listener failed", queue, batch[1], "ValueError: no such account", error)
         if count > 1:
             await clock.advance(1_000)
-    telling.tell("listener failed", queue, batch[1], "late", error)
+    telling.log("listener failed", queue, batch[1], "late", error)
     telling.flush()
     await tasks.close()
 
@@ -122,7 +122,7 @@ def generator(message: object):  # type: ignore[no-untyped-def]
         (lambda: None, r"<lambda>\(\) cannot be called with one argument, the message"),
         (lambda message, connection: None, "missing a required argument: 'connection'"),
         (lambda *, message: None, "cannot be called with one argument"),
-        ("charge", "listener is 'charge' \\(str\\): it must be a function of one argument"),
+        ("charge", "listener is 'charge' \\(str\\): pass a function of one argument"),
         (generator, "is a generator, whose body would never run"),
         (Callable, r"Callable\(\) cannot be called|Callable"),
     ],

@@ -250,7 +250,7 @@ class TestGuard:
 def test_effectively_once_needs_a_listener_that_remembers() -> None:
     consumer = PushConsumer("billing", "orders", print, delivery="effectively_once")
 
-    with pytest.raises(ConfigError, match="remembers"):
+    with pytest.raises(ConfigError, match="detects duplicates"):
         consumer.start()
 
 

@@ -69,7 +69,7 @@ def test_what_is_finished_in_the_middle_does_not_move_the_offset() -> None:
 def test_what_a_filter_stepped_over_is_finished() -> None:
     queue = ProcessQueue(QUEUE, 10)
 
-    queue.pass_over(20)
+    queue.skip_to(20)
     assert queue.lowest_unfinished() == 20
     (portion,) = queue.put(run_at(25, 30), 0, 40, 512)
     assert queue.lowest_unfinished() == 25
@@ -107,7 +107,7 @@ def test_a_run_is_cut_into_portions_that_end_where_the_next_begins() -> None:
 def test_a_failed_message_is_unfinished_until_it_is_resolved() -> None:
     queue, (portion,) = held(10, 11)
     place = portion.join()
-    portion.outcomes.append((take(portion, place), FAILED))
+    portion.results.append((take(portion, place), FAILED))
     take(portion, place)
     portion.leave(place)
 
@@ -122,11 +122,11 @@ def test_a_failed_message_is_unfinished_until_it_is_resolved() -> None:
 def test_a_second_try_that_succeeds_finishes_a_failed_message() -> None:
     queue, (portion,) = held(10)
     place = portion.join()
-    portion.outcomes.append((take(portion, place), FAILED))
+    portion.results.append((take(portion, place), FAILED))
     portion.leave(place)
     assert queue.settle() == 0
 
-    portion.outcomes.append((0, None))
+    portion.results.append((0, None))
 
     assert queue.settle() == 1
     assert queue.lowest_unfinished() == 11
@@ -151,7 +151,7 @@ def test_who_is_given_up_is_not_heard_and_holds_nothing_once_resolved() -> None:
     take(portion, place)
     queue.slow(0, 1)
 
-    portion.give_up(place, Failure(3, "slow", slow=True))
+    portion.abandon(place, Failure(3, "slow", slow=True))
 
     assert queue.failures == [(portion, 0)]
     assert queue.lowest_unfinished() == 10
@@ -159,7 +159,7 @@ def test_who_is_given_up_is_not_heard_and_holds_nothing_once_resolved() -> None:
     assert queue.lowest_unfinished() == 11
     assert queue.slow(10, 1) == []
     assert queue.at_work == 0
-    portion.outcomes.append((0, FAILED))
+    portion.results.append((0, FAILED))
     assert queue.lowest_unfinished() == 11
     assert len(queue.failures) == 1
 
@@ -171,7 +171,7 @@ def test_who_has_gone_on_is_not_given_up() -> None:
     queue.slow(0, 1)
     place.index += 1
 
-    portion.give_up(place, FAILED)
+    portion.abandon(place, FAILED)
 
     assert queue.failures == []
 
@@ -237,7 +237,7 @@ class HeldMessages(RuleBasedStateMachine):
     @rule(by=st.integers(1, 5))
     def step_over(self, by: int) -> None:
         self.reached += by
-        self.queue.pass_over(self.reached)
+        self.queue.skip_to(self.reached)
 
     @precondition(lambda self: self.portions)
     @rule(data=st.data())
@@ -251,9 +251,9 @@ class HeldMessages(RuleBasedStateMachine):
         """One worker ends what it is at, if it is at something, and takes the next or leaves."""
         place = data.draw(st.sampled_from(list(self.workers)))
         portion, index = self.workers[place]
-        if index is not None and index not in portion.given_up:
+        if index is not None and index not in portion.abandoned:
             if ending == "failed":
-                portion.outcomes.append((index, FAILED))
+                portion.results.append((index, FAILED))
                 self.failed.append((portion, index))
             else:
                 self.unfinished.remove(portion.offset_at(index))
@@ -275,8 +275,8 @@ class HeldMessages(RuleBasedStateMachine):
         portion, index = data.draw(st.sampled_from(self.failed))
         self.failed.remove((portion, index))
         self.unfinished.remove(portion.offset_at(index))
-        if again and index not in portion.given_up:
-            portion.outcomes.append((index, None))
+        if again and index not in portion.abandoned:
+            portion.results.append((index, None))
             self.handled += 1
         else:
             portion.resolve(index)
@@ -286,7 +286,7 @@ class HeldMessages(RuleBasedStateMachine):
         self.queue.slow(0, 10)
         for portion, place in self.queue.slow(10, 10):
             if self.workers[place][1] is not None and data.draw(st.booleans()):
-                portion.give_up(place, FAILED)
+                portion.abandon(place, FAILED)
                 self.failed.append((portion, place.index))
 
     @rule(sure=st.integers(0, 9))

@@ -115,4 +115,4 @@ async def test_what_cannot_be_kept_is_said_and_handled_all_the_same(
         await world.pass_ms(6_000)
 
     assert member.numbers == [0, 1, 2]
-    assert "offsets cannot be kept" in caplog.text or "offset not committed" in caplog.text
+    assert "cannot write the offsets file" in caplog.text or "offset not committed" in caplog.text

@@ -61,7 +61,7 @@ async def test_a_listener_that_does_not_end_is_left_at_the_deadline(
     await world.pass_ms(2_000)
     await closing
 
-    assert "still at work" in caplog.text
+    assert "listeners still running" in caplog.text
     assert world.broker.committed_of() == 4
     assert world.broker.sent_back == []
 

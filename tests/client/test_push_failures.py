@@ -32,7 +32,7 @@ def seen() -> Seen:
         (Retry("later", delay_level=5), 5, "later"),
         (Reject("nonsense"), -1, "nonsense"),
         (ZeroDivisionError("by zero"), 0, "ZeroDivisionError: by zero"),
-        ("yes", 0, "the listener returned 'yes', which means nothing"),
+        ("yes", 0, "the listener returned 'yes': return None"),
     ],
     ids=["false", "retry", "reject", "exception", "odd"],
 )

@@ -35,7 +35,7 @@ class Ended(BaseException):
         (SystemExit, "SystemExit: "),
         (Ended, "Ended: "),
         (asyncio.CancelledError, "CancelledError: "),
-        (Unasked, "the listener returned Unasked, which means nothing: None or True"),
+        (Unasked, "the listener returned Unasked: return None or True"),
     ],
     ids=["unspeakable", "error as reason", "bare", "bytes", "exit", "base", "cancelled", "unasked"],
 )

@@ -114,7 +114,7 @@ def test_what_is_not_started_or_is_closed_says_so() -> None:
     with consumer:
         pass
     consumer.close()
-    with pytest.raises(ClientClosed, match="was closed"):
+    with pytest.raises(ClientClosed, match="is closed"):
         consumer.start()
     assert LoopThread._shared is None
 

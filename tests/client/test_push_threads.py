@@ -90,7 +90,7 @@ class TestThreads:
         await consumer.close()
         event.set()
 
-        assert "listeners run on" in caplog.text
+        assert "consumer closed while listeners are running" in caplog.text
         assert world.broker.committed_of() in (None, 0)
 
 

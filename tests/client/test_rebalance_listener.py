@@ -81,7 +81,7 @@ async def test_who_turns_to_a_queue_that_went_hears_that_its_lease_is_lost() -> 
             lease.member_id, lease.token, lease.ends_ms = "another", 99, 1 << 62
         await here.clock.advance(25_000)
 
-        with pytest.raises(LeaseLost, match="went from this consumer"):
+        with pytest.raises(LeaseLost, match="not assigned to this consumer any more"):
             await reading.poll(timeout_ms=0)
 
 

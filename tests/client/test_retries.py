@@ -235,7 +235,7 @@ class TestReadingRetries:
 
         async with consumer(broker, enable_retries=False) as reading:
             (message,) = await reading.poll()
-            with pytest.raises(InvalidArgument, match="retries off"):
+            with pytest.raises(InvalidArgument, match="enable_retries=False"):
                 await reading.send_back(message)
             await reading.send_back(message, delay_level=-1)
 
@@ -316,7 +316,7 @@ class TestReadingRetries:
 
         assert asked.count(RETRIES) <= 7
         assert [record.message for record in caplog.records] == [
-            "share assigned group=billing queues=1 generation=1"
+            "queues assigned group=billing queues=1 generation=1"
         ]
 
 

@@ -95,7 +95,7 @@ async def test_asking_anew_finds_where_a_broker_has_gone_without_waiting() -> No
     await routes.find("orders")
     cluster.broker.address = "127.0.0.9:9"
 
-    routes.ask_anew("orders")
+    routes.refresh("orders")
     await settle()
 
     assert routes.address("broker-a") == "127.0.0.9:9"

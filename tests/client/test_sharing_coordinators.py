@@ -148,5 +148,5 @@ async def test_warnings_are_logged(caplog: pytest.LogCaptureFixture) -> None:
         seat.send(pb.MemberEvent(warning=error))
         await here.clock.advance(1)
 
-    told = [r.message for r in caplog.records if r.message.startswith("the coordinator warns")]
-    assert told == ['the coordinator warns group=billing reason="b differs"']
+    told = [r.message for r in caplog.records if r.message.startswith("warning from coordinator")]
+    assert told == ['warning from coordinator group=billing reason="b differs"']

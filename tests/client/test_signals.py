@@ -104,7 +104,7 @@ def test_what_ends_by_itself_is_not_broken_off_but_by_a_second_signal() -> None:
 
     with inner.returning():
         signal.raise_signal(INT)
-        assert (inner.told, outer.told) == (INT, None)
+        assert (inner.received, outer.received) == (INT, None)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(INT)
     for one in (inner, outer):
@@ -163,7 +163,7 @@ def test_tasks_that_run_beside_each_other_all_end() -> None:
         one = Signals(finish)
         with one.returning():
             await ended.wait()
-        told.append(one.told or 0)
+        told.append(one.received or 0)
 
     async def both() -> list[int]:
         told: list[int] = []

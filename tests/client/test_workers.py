@@ -30,18 +30,18 @@ def staff(limit: int = 20, messages: int = 100) -> Staff:
 def test_one_begins() -> None:
     made = staff()
 
-    assert made.call_in(100) == 1
-    assert made.call_in(100) == 0
+    assert made.wake(100) == 1
+    assert made.wake(100) == 0
     assert made.busy == 1
 
 
 def test_slow_work_doubles_the_workers_up_to_the_bound() -> None:
     made = staff(limit=10)
-    missing = [made.call_in(100)]
+    missing = [made.wake(100)]
 
     for _ in range(5):
         made.adapt(taken=5, left=100)
-        missing.append(made.call_in(100))
+        missing.append(made.wake(100))
 
     assert missing == [1, 1, 2, 4, 2, 0]
     assert made.busy == 10
@@ -52,14 +52,14 @@ def test_no_more_are_called_in_than_there_are_messages() -> None:
     for _ in range(4):
         made.adapt(taken=0, left=3)
 
-    assert made.call_in(3) == 3
+    assert made.wake(3) == 3
 
 
 def test_quick_work_sends_workers_home() -> None:
     made = staff()
     for _ in range(3):
         made.adapt(taken=5, left=100)
-    made.call_in(100)
+    made.wake(100)
     assert made.busy == 8
 
     made.adapt(taken=1_000, left=100)
@@ -72,16 +72,16 @@ def test_quick_work_sends_workers_home() -> None:
 @pytest.mark.parametrize(("taken", "left"), [(5, 0), (200, 100)], ids=["nothing left", "between"])
 def test_else_nothing_changes(taken: int, left: int) -> None:
     made = staff()
-    made.call_in(100)
+    made.wake(100)
 
     made.adapt(taken, left)
 
-    assert made.call_in(100) == 0
+    assert made.wake(100) == 0
 
 
 def test_who_finds_nothing_is_idle() -> None:
     made = staff(messages=1)
-    made.call_in(1)
+    made.wake(1)
     job = made.next_job()
     assert job is not None
     list(job.row)
@@ -114,7 +114,7 @@ async def test_a_thread_whose_work_breaks_goes_on_with_the_next(
         raise ZeroDivisionError
 
     parts = WorkersParts(
-        limit=1, backlog=backlog, clock=VirtualClock(), tasks=tasks, tell=left.append
+        limit=1, backlog=backlog, clock=VirtualClock(), tasks=tasks, on_progress=left.append
     )
     workers = ThreadWorkers(parts, spell, "billing")
     workers.put(2)
@@ -124,6 +124,5 @@ async def test_a_thread_whose_work_breaks_goes_on_with_the_next(
     assert len(left) == 2
     assert [portion.places for portion in left] == [{}, {}]
     assert (
-        caplog.messages
-        == ["work on messages failed queue=orders[broker-a:0] reason=ZeroDivisionError()"] * 2
+        caplog.messages == ["worker failed queue=orders[broker-a:0] reason=ZeroDivisionError()"] * 2
     )

@@ -55,14 +55,14 @@ message: Any = Message
         (lambda: pusher("g", "t", max_reconsume_times="3"), "must be a whole number or None"),
         (
             lambda: producer(acks=-1),
-            "Kafka's acks=-1 is 'replicas' here, which needs a replica set: \"disk\" is the",
+            "Kafka's acks=-1 is 'replicas' in PocketMQ, which needs a replica set. Use \"disk\" for a",
         ),
         (
             lambda: producer(acks="all"),
-            'acks is \'all\', but must be "none", "memory", "disk", "replicas" or',
+            'acks is \'all\': use "none", "memory", "disk", "replicas" or',
         ),
-        (lambda: producer(acks=1), "Kafka's acks=1 is 'memory' here"),
-        (lambda: producer(acks=[]), "acks is [], but must be"),
+        (lambda: producer(acks=1), "Kafka's acks=1 is 'memory' in PocketMQ"),
+        (lambda: producer(acks=[]), "acks is []: use"),
         (lambda: puller("g", 5), "topics is 5, but must be a topic's name, several, or a mapping"),
         (lambda: puller("g", ["t", 4]), "the topic's name is 4 (int), but must be text"),
         (lambda: puller(5, "t"), "the group's name is 5 (int), but must be text"),

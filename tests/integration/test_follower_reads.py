@@ -99,7 +99,7 @@ async def test_followers_tell_of_lag_what_the_master_tells(tmp_path: Path) -> No
 async def test_what_followers_filter_and_find_is_what_the_master_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_reader, "_TELL_MS", 60_000)
+    monkeypatch.setattr(queue_reader, "_REPORT_MS", 60_000)
     async with served_set(tmp_path, session_ms=SESSION_MS) as world:
         await until_registered(world)
         servers = world.name_server.address

@@ -68,13 +68,13 @@ TARGETS: Final = (
         left_out=frozenset({"start"}),
         docs={
             "": (
-                "Sends messages, from ordinary threads: any number may share one. Settings are those of"
+                "Sends messages. Any number of threads may share one producer. Settings are those of"
                 " ProducerConfig."
             ),
-            "send_nowait": """Take MESSAGE, or VALUE for a topic, and return a future of its receipt.
+            "send_nowait": """Accept MESSAGE, or VALUE for a topic, and return the future of its receipt.
 
-            It waits up to max_block_ms if the buffer is full. The future cannot be cancelled. Its callbacks run on the
-            client's own thread: keep them short.
+            If the buffer is full, it waits up to max_block_ms. The future cannot be cancelled. Its callbacks run in the
+            client's own thread, so keep them short.
             """,
         },
     ),
@@ -86,13 +86,23 @@ TARGETS: Final = (
         translated=frozenset({"poll", "messages", "__aiter__", "_check_signals", "metrics_text"}),
         by_hand=frozenset({"close"}),
         left_out=frozenset(
-            {"start", "cursor", "take", "stop_waiting", "heard", "farewell", "disconnect"}
+            {
+                "start",
+                "cursor",
+                "take",
+                "stop_waiting",
+                "acknowledge_rebalance",
+                "pending_revocation",
+                "disconnect",
+            }
         ),
         docs={
-            "": "Reads topics for GROUP, from one ordinary thread. Settings are those of ConsumerConfig.",
+            "": (
+                "Reads topics for a group, or without a group, from one thread. Settings are those of ConsumerConfig."
+            ),
             "commit_async": (
-                "Do as `commit_sync`, and do not wait for it; CALLBACK hears what became of it, on the client's own"
-                " thread."
+                "Do the same as `commit_sync` without waiting. CALLBACK gets None or the error, in the client's"
+                " own thread."
             ),
         },
     ),
@@ -104,17 +114,17 @@ TARGETS: Final = (
         all_translated=True,
         by_hand=frozenset({"start", "wait", "metrics", "close"}),
         docs={
-            "": """Calls LISTENER with messages for GROUP, in the background. Settings are those of PushConfig.
+            "": """Calls a listener with messages for a group, in the background. Settings are those of PushConfig.
 
-            Any thread may use it.
+            Thread-safe.
             """,
-            "wait": """Return once it is closed, by another thread, or at SIGTERM or Ctrl-C, if this is the main one.
+            "wait": """Return when another thread closes the consumer, or in the main thread at SIGTERM or Ctrl-C.
 
-            Raises what the group refused it with.
+            Raises the error if the group refused the consumer.
             """,
-            "run": """Start, and go on until it is closed, or at SIGTERM or Ctrl-C; then close, and return.
+            "run": """Start, and run until the consumer is closed, or until SIGTERM or Ctrl-C. Then close it.
 
-            Listeners at work end first, within close_timeout_ms. A second signal does not wait for them.
+            It waits up to close_timeout_ms for running listeners. A second signal does not wait for them.
             """,
         },
     ),
@@ -128,7 +138,7 @@ TARGETS: Final = (
         ),
         base=("thread_admin", "ThreadAdmin"),
         by_hand=frozenset({"close"}),
-        docs={"": "Administers the cluster behind NAMESERVERS, from ordinary threads."},
+        docs={"": "Administers the cluster of some name servers. Thread-safe."},
     ),
     Target(
         name="Transaction",

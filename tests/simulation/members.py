@@ -163,7 +163,7 @@ class CoreMember:
 
     # --- what readers say
 
-    async def room(self) -> None:
+    async def wait_for_space(self) -> None:
         async with self._changed:
             await self._changed.wait_for(lambda: len(self._backlog) < _BACKLOG_MAX)
 

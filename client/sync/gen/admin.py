@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Admin(ThreadAdmin):
-    """Administers the cluster behind NAMESERVERS, from ordinary threads."""
+    """Administers the cluster of some name servers. Thread-safe."""
 
     def create_topic(
         self,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Producer(ThreadProducer):
-    """Sends messages, from ordinary threads: any number may share one. Settings are those of ProducerConfig."""
+    """Sends messages. Any number of threads may share one producer. Settings are those of ProducerConfig."""
 
     @overload
     def send(self, message: Message, /) -> Receipt: ...
@@ -58,10 +58,10 @@ class Producer(ThreadProducer):
     def send_nowait(
         self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
     ) -> Future[Receipt]:
-        """Take MESSAGE, or VALUE for a topic, and return a future of its receipt.
+        """Accept MESSAGE, or VALUE for a topic, and return the future of its receipt.
 
-        It waits up to max_block_ms if the buffer is full. The future cannot be cancelled. Its callbacks run on the
-        client's own thread: keep them short.
+        If the buffer is full, it waits up to max_block_ms. The future cannot be cancelled. Its callbacks run in the
+        client's own thread, so keep them short.
         """
         return self._sender.send_nowait(message, value, parts)
 

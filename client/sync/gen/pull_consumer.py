@@ -20,32 +20,43 @@ from ..thread_consumer import ThreadConsumer
 
 
 class PullConsumer(ThreadConsumer):
-    """Reads topics for GROUP, from one ordinary thread. Settings are those of ConsumerConfig."""
+    """Reads topics for a group, or without a group, from one thread. Settings are those of ConsumerConfig."""
 
     def poll(self, max_messages: int | None = None, timeout_ms: int | None = 1000) -> MessageBatch:
-        """Return the next messages, of one queue: max_poll_records, or all of one fetch, but at most MAX_MESSAGES.
+        """Return the next messages of one queue. Messages of earlier polls count as processed.
 
-        The batch is empty if none comes within TIMEOUT_MS (None: wait on). What earlier polls returned is finished.
-        Raises what the coordinator refuses this member with, and errors of fetches that no repetition heals.
+        Args:
+            max_messages: Maximum number of messages; None: max_poll_records.
+            timeout_ms: How long to wait for a message, in milliseconds; None: without a limit.
+
+        Returns:
+            Messages of one queue; empty if there was none within `timeout_ms`.
+
+        Raises:
+            PocketMQError: The group refused this consumer, or a fetch failed and a retry cannot help.
         """
         self._check_open()
         self._check_signals()
         most = max_messages or self.config.max_poll_records
-        if not (messages := self._cursor.hand_out(most)) and self._next_batch(timeout_ms):
-            messages = self._cursor.hand_out(most)
+        if not (messages := self._cursor.deliver(most)) and self._next_batch(timeout_ms):
+            messages = self._cursor.deliver(most)
         if not messages:
             self._check_signals()
         return messages
 
     def messages(self, timeout_ms: int | None = None) -> Iterator[ReceivedMessage]:
-        """Yield messages one by one; end when none comes for TIMEOUT_MS (None: never, but at SIGTERM or Ctrl-C)."""
+        """Yield messages one at a time. Asking for a message means that the one before is processed.
+
+        Args:
+            timeout_ms: End when there was no message for so many milliseconds. None: end only at SIGTERM or Ctrl-C.
+        """
         signals = self._signals
         with signals.returning() if timeout_ms is None else nullcontext():
-            while signals.told is None:
+            while signals.received is None:
                 self._check_open()
                 for message in self._cursor.one_by_one():
                     yield message
-                    if signals.told is not None:
+                    if signals.received is not None:
                         break
                 if not self._next_batch(timeout_ms):
                     break
@@ -53,8 +64,8 @@ class PullConsumer(ThreadConsumer):
             self._check_signals()
 
     def _check_signals(self) -> None:
-        """Raise what was put off until the application came for more; what it was handed is finished."""
-        if self._signals.told is not None:
+        """Raise the exit of a signal that was postponed until this poll. Delivered messages count as processed."""
+        if self._signals.received is not None:
             self._cursor.finish()
             self._signals.check()
 
@@ -62,7 +73,7 @@ class PullConsumer(ThreadConsumer):
         return self.messages()
 
     def atomic_reading(self) -> AtomicReading:
-        """Return what an atomic commit of a producer needs of this consumer: see `atomic_commit` of producers."""
+        """Return the consumer's part of an atomic commit, for `Producer.atomic_commit`."""
         return self._core.atomic_reading()
 
     def pull(
@@ -75,9 +86,18 @@ class PullConsumer(ThreadConsumer):
         max_bytes: int = 0,
         wait_ms: int = 0,
     ) -> PullResult:
-        """Return the messages of QUEUE from OFFSET on, waiting up to WAIT_MS for one; positions do not move.
+        """Fetch messages of any queue once. This changes neither positions nor committed offsets.
 
-        MAX_MESSAGES and MAX_BYTES 0: the consumer's settings. Raises OffsetOutOfRange with min_offset and max_offset.
+        Args:
+            topic: Topic of the queue.
+            queue: The queue, or its number if only one broker has the topic.
+            offset: Offset of the first message.
+            max_messages: Maximum number of messages; 0: fetch_messages_max.
+            max_bytes: Maximum size of the messages in bytes; 0: fetch_max_bytes.
+            wait_ms: How long the broker waits if there is no message yet, in milliseconds.
+
+        Raises:
+            OffsetOutOfRange: The queue does not have this offset; `details` has min_offset and max_offset.
         """
         return self._run(
             self._core.pull(
@@ -93,35 +113,52 @@ class PullConsumer(ThreadConsumer):
     def send_back(
         self, message: ReceivedMessage, *, delay_level: int = 0, reason: str = ""
     ) -> SendBackResult:
-        """Return MESSAGE to the broker: it is redelivered later, or moved to the dead-letter queue; return which.
+        """Return a message that you cannot process to its broker, which redelivers it later.
 
-        For a message that you cannot process: the consumer gets a copy from the group's retry topic, and after the
-        group's maximum of retries the message is in the dead-letter queue.
+        A member of the group gets a copy from the retry topic of the group. After the maximum number of retries of the
+        group, the message is moved to the dead-letter queue. The message itself counts as processed when you ask for
+        the next one.
 
-        DELAY_LEVEL: 1 s to 2 h for 1 to 18; 0: longer with each retry, as the group is set; below 0: dead at once.
-        REASON stays with a dead letter, up to 1 KiB. The message counts as handled when the application continues.
-        Raises MessageNotFound for one that the broker does not have (any more).
+        Args:
+            message: The message.
+            delay_level: 1 to 18: redeliver after 1 s to 2 h; 0: later with each retry, as the group is configured;
+                below 0: move to the dead-letter queue at once.
+            reason: Stored with a dead letter, up to 1 KiB.
+
+        Returns:
+            Whether the message is a dead letter now, and when it is redelivered.
+
+        Raises:
+            MessageNotFound: The broker does not have the message (any more).
+            InvalidArgument: The consumer has no group, or does not get retries.
         """
         return self._run(self._core.send_back(message, delay_level=delay_level, reason=reason))
 
     def subscribe(self, topics: Topics) -> None:
-        """Read TOPICS from now on, and no others; the group divides their queues again."""
+        """Subscribe to TOPICS instead of the present ones. The group rebalances.
+
+        Raises:
+            InvalidArgument: The consumer has no group, has assigned queues, or is broadcasting.
+        """
         return self._run(self._core.subscribe(topics))
 
     def assign(self, queues: Collection[Queue]) -> None:
-        """Read QUEUES from now on, and no others, independently of the group.
+        """Read QUEUES from now on, and no others, without rebalances.
 
-        Nothing is shared: other consumers may read them, too. Offsets are the group's; a queue that a member of the
-        group holds cannot be committed.
+        Other consumers may read the same queues. Offsets are those of the group. You cannot commit a queue that is
+        assigned to a member of the group.
+
+        Raises:
+            InvalidArgument: The consumer subscribes to topics.
         """
         return self._run(self._core.assign(queues))
 
     def assignment(self) -> list[Queue]:
-        """Return the queues that are read at present."""
+        """Return the queues that the consumer reads now."""
         return self._run(self._core.assignment())
 
     def queues(self, topic: str) -> tuple[Queue, ...]:
-        """Return the queues of TOPIC that can be read, whoever reads them."""
+        """Return all readable queues of TOPIC."""
         return self._run(self._core.queues(topic))
 
     def position(self, queue: Queue) -> int:
@@ -129,44 +166,59 @@ class PullConsumer(ThreadConsumer):
         return self._run(self._core.position(queue))
 
     def committed(self, queue: Queue) -> OffsetAndMetadata | None:
-        """Return the offset that the group has committed of QUEUE, and the text that goes with it; None: nothing."""
+        """Return the committed offset of the group in QUEUE, with its metadata; None: nothing is committed."""
         return self._run(self._core.committed(queue))
 
     def seek(self, queue: Queue, offset: int) -> None:
-        """Continue at OFFSET of QUEUE, one that this consumer has; what was delivered of it does not count any more."""
+        """Continue at OFFSET of QUEUE. Messages of it that were delivered before do not count as processed.
+
+        Raises:
+            LeaseLost: QUEUE is not assigned to this consumer any more.
+            InvalidArgument: QUEUE was never assigned to it, or OFFSET is negative.
+        """
         return self._run(self._core.seek(queue, offset))
 
     def seek_to_first(self, queues: Collection[Queue] | None = None) -> dict[Queue, int]:
-        """Go to the first message of each of QUEUES, None: of all that it has; return the offsets."""
+        """Continue at the first message of each of QUEUES (None: of all assigned queues); return the offsets."""
         return self._run(self._core.seek_to_first(queues))
 
     def seek_to_last(self, queues: Collection[Queue] | None = None) -> dict[Queue, int]:
-        """Go after the last message of each of QUEUES, None: of all that it has; return the offsets."""
+        """Continue after the last message of each of QUEUES (None: of all assigned queues); return the offsets."""
         return self._run(self._core.seek_to_last(queues))
 
     def seek_to_time(
         self, queues: Collection[Queue] | None, when: datetime | int
     ) -> dict[Queue, int]:
-        """Go to the first message stored at WHEN (a datetime, or Unix milliseconds) or later; return the offsets."""
+        """Continue at the first message that was stored at WHEN or later; return the offsets.
+
+        Args:
+            queues: Assigned queues; None: all of them.
+            when: A datetime, or Unix milliseconds.
+        """
         return self._run(self._core.seek_to_time(queues, when))
 
     def pause(self, queues: Collection[Queue]) -> None:
-        """Deliver nothing of QUEUES until they are resumed, also when they go and come back."""
+        """Deliver no messages of QUEUES until `resume`, also if they are revoked and assigned again."""
         return self._run(self._core.pause(queues))
 
     def resume(self, queues: Collection[Queue]) -> None:
-        """Continue with QUEUES."""
+        """Deliver messages of QUEUES again after `pause`."""
         return self._run(self._core.resume(queues))
 
     def commit(self) -> None:
-        """Finish what was delivered, and have the brokers keep how far the group is."""
+        """Mark all delivered messages as processed, and commit. Raises the first error of a broker."""
         return self._run(self._core.commit())
 
     def commit_sync(self, offsets: Mapping[Queue, int | tuple[int, str]] | None = None) -> None:
-        """Commit OFFSETS, of the next message of each queue; None: what was delivered is finished, as in `commit`.
+        """Commit OFFSETS, or without them do the same as `commit`.
 
-        With (offset, metadata) the broker keeps that text, 1,024 bytes of UTF-8 at most, as long as the group stands
-        there; "" takes it away. Raises InvalidArgument for a longer one, or for any if the consumer broadcasts.
+        Args:
+            offsets: By queue, the offset of the next message, or (offset, metadata). The broker stores the metadata,
+                up to 1,024 bytes of UTF-8, until the offset changes; "" deletes it.
+
+        Raises:
+            InvalidArgument: The metadata is too long, or the consumer is broadcasting.
+            LeaseLost: A queue is not assigned to this consumer any more.
         """
         return self._run(self._core.commit_sync(offsets))
 
@@ -175,21 +227,24 @@ class PullConsumer(ThreadConsumer):
         callback: CommitCallback | None = None,
         offsets: Mapping[Queue, int | tuple[int, str]] | None = None,
     ) -> None:
-        """Do as `commit_sync`, and do not wait for it; CALLBACK hears what became of it, on the client's own thread."""
+        """Do the same as `commit_sync` without waiting. CALLBACK gets None or the error, in the client's own thread."""
         return self._run(self._core.commit_async(callback, offsets))
 
     def metrics(self) -> ConsumerMetrics:
-        """Return what was counted so far, also after the end."""
+        """Return the counters of this consumer, also after it was closed."""
         return self._core.metrics()
 
     def metrics_text(self, labels: Mapping[str, str] | None = None) -> str:
-        """Return the metrics as text for Prometheus (version 0.0.4), each with LABELS."""
+        """Return the metrics in the Prometheus text format (version 0.0.4), each with LABELS."""
         return self.metrics().text(labels)
 
     def close(self, *, finished: bool = True) -> None:
-        """Commit, unless auto_commit is off, give the queues back, and disconnect.
+        """Commit, unless auto_commit is off, release the queues, and disconnect.
 
-        FINISHED: what was delivered counts as done. Raises what kept a broker from taking the offsets; the consumer is
-        closed all the same.
+        Args:
+            finished: Whether all delivered messages are processed. If not, the last ones are redelivered.
+
+        Raises:
+            PocketMQError: A broker did not accept the offsets. The consumer is closed nevertheless.
         """
         return self._close(finished=finished)

@@ -10,43 +10,43 @@ from ..thread_push_consumer import ThreadPushConsumer
 
 
 class PushConsumer(ThreadPushConsumer):
-    """Calls LISTENER with messages for GROUP, in the background. Settings are those of PushConfig.
+    """Calls a listener with messages for a group, in the background. Settings are those of PushConfig.
 
-    Any thread may use it.
+    Thread-safe.
     """
 
     def listener(self, function: AnyListener) -> AnyListener:
-        """Have FUNCTION called; a decorator. Raises ConfigError if it cannot be called with a message."""
+        """Set FUNCTION as the listener: a decorator. Raises ConfigError if it cannot be called with one argument."""
         self._plan.take(function)
         return function
 
     def start(self) -> None:
-        """Begin; `with` and `run` do so."""
+        """Start to fetch and process messages. `with` and `run` call it."""
         return self._start()
 
     def wait(self) -> None:
-        """Return once it is closed, by another thread, or at SIGTERM or Ctrl-C, if this is the main one.
+        """Return when another thread closes the consumer, or in the main thread at SIGTERM or Ctrl-C.
 
-        Raises what the group refused it with.
+        Raises the error if the group refused the consumer.
         """
         return self._wait()
 
     def run(self) -> None:
-        """Start, and go on until it is closed, or at SIGTERM or Ctrl-C; then close, and return.
+        """Start, and run until the consumer is closed, or until SIGTERM or Ctrl-C. Then close it.
 
-        Listeners at work end first, within close_timeout_ms. A second signal does not wait for them.
+        It waits up to close_timeout_ms for running listeners. A second signal does not wait for them.
         """
         with self:
             self.wait()
 
     def metrics(self) -> PushMetrics:
-        """Return what it counts, at this moment; after the end, what it had counted."""
+        """Return a snapshot of the metrics, also after the consumer was closed."""
         return self._metrics()
 
     def metrics_text(self, labels: Mapping[str, str] | None = None) -> str:
-        """Return the metrics as text for Prometheus (version 0.0.4), each with LABELS."""
+        """Return the metrics in the Prometheus text format (version 0.0.4), each with LABELS."""
         return self.metrics().text(labels)
 
     def close(self) -> None:
-        """Deliver nothing more, let listeners at work end within close_timeout_ms, commit, disconnect."""
+        """Stop delivering, wait up to close_timeout_ms for running listeners, commit, and disconnect."""
         return self._close()
