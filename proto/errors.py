@@ -385,7 +385,7 @@ class MessageNotFound(BrokerError):
     """No message with this id.
 
     Cause: It was never stored, or retention deleted it, or a scheduled message was recalled.
-    Remedy: Check the id. `pocketmq lookup` searches by key or time.
+    Remedy: Check the id. `pocketmq find` searches by key or time.
     """
 
     status = "NOT_FOUND"

@@ -58,10 +58,13 @@ OPTIONS: Final = {
 
 #: Old and new verbs, of the command and of its groups.
 VERBS: Final = {
+    "advise": ("size",),
     "cluster": ("brokers", "replicas"),
     "elect": ("force-elect",),
+    "lookup": ("find",),
     "move": ("transfer",),
     "replicas": ("change",),
+    "why": ("trace",),
 }
 
 #: Old and new environment variables.

@@ -1,4 +1,4 @@
-"""`pocketmq advise`: runs a listener on real messages, measures it, and recommends threads, processes and nodes.
+"""`pocketmq size`: runs a listener on real messages, measures it, and recommends threads, processes and nodes.
 
 T1 is the CPU time of a call, T2 its waiting time. While one call waits, others can run: C · (T1 + T2) / T1 threads keep
 C cores busy. Python runs one thread of a process at a time. So a process uses one core, with (T1 + T2) / T1 threads,
@@ -117,7 +117,7 @@ _SECONDS: Final = {"s": 1, "min": 60, "h": 3_600}
 )
 @json_option("one document")
 @nameserver_option
-def advise(
+def size(
     listener: str,
     *,
     messages: int,
@@ -133,7 +133,7 @@ def advise(
     all its effects. It may be a coroutine function.
 
     \b
-    Example: pocketmq advise orders:handle --topic orders --peak 5000/s
+    Example: pocketmq size orders:handle --topic orders --peak 5000/s
 
     Exit code 1: every call failed; the first error is printed.
     """

@@ -82,11 +82,11 @@ _SECTIONS: Final[Mapping[str, CommandTable]] = {
         "send": ("send:send", "Send messages to a topic."),
         "recall": ("send:recall", "Cancel a delayed message before it is due."),
         "consume": ("consume:consume", "Print the messages of a topic."),
-        "lookup": (
-            "lookup.command:lookup",
+        "find": (
+            "lookup.command:find",
             "Find messages by key, id, offset or time.",
         ),
-        "why": ("why.command:why", "Show the history of one message."),
+        "trace": ("why.command:trace", "Show the history of one message."),
         "record": ("record:record", "Write the messages of a topic to a JSON Lines file."),
         "replay": ("record:replay", "Send the messages of a recording again."),
     },
@@ -98,8 +98,8 @@ _SECTIONS: Final[Mapping[str, CommandTable]] = {
             "List, resend and purge the dead-letter queue of a group.",
         ),
         "lint": ("lint.command:lint", "Find likely mistakes in topics, groups and messages."),
-        "advise": (
-            "advise:advise",
+        "size": (
+            "advise:size",
             "Measure a listener and recommend threads, processes and nodes.",
         ),
     },

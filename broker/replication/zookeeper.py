@@ -1,4 +1,4 @@
-"""The metadata of replica sets in ZooKeeper, through kazoo (the extra `cluster`). Paths: registry_format.py.
+"""The metadata of replica sets in ZooKeeper, through kazoo (the extra `replication`). Paths: registry_format.py.
 
 Versions are one integer: epoch, czxid, version of the node. A node that is deleted and created again has a later czxid.
 An ensemble that lost its data restarts its zxids, but the metadata written then has a later epoch.
@@ -644,7 +644,7 @@ def _client(servers: str, session_ms: int, log: _KazooLog, access: ZooKeeperAcce
         from kazoo.retry import KazooRetry
     except ImportError:
         raise ConfigError(
-            f"ZooKeeper needs kazoo, which is not installed: {pip_install('cluster')}"
+            f"ZooKeeper needs kazoo, which is not installed: {pip_install('replication')}"
         ) from None
     count = _check_servers(servers)
     access.check_servers(servers)

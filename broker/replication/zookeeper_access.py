@@ -82,7 +82,7 @@ class ZooKeeperAccess:
                 import puresasl  # noqa: F401
             except ImportError:
                 raise ConfigError(
-                    f"replication.zookeeper_auth is sasl, which needs pure-sasl: {pip_install('cluster')}",
+                    f"replication.zookeeper_auth is sasl, which needs pure-sasl: {pip_install('replication')}",
                     field="zookeeper_auth",
                 ) from None
             settings["sasl_options"] = {

@@ -90,12 +90,12 @@ async def test_what_filters_stepped_over_is_told_everywhere_and_stays(tmp_path: 
         assert "by filter" in shown.out
 
     shell = Shell("127.0.0.1:1")
-    story = json.loads(shell("why", "T/0/3", store.path, "--json").out)
+    story = json.loads(shell("trace", "T/0/3", store.path, "--json").out)
     views = {one["group"]: one for one in story["groups"]}
     assert views["pulling"]["verdict"] == "filtered"
     assert views["pulling"]["text"].startswith("filtered out in pulling by ")
     assert views["pulling"]["text"].endswith(", with filter 'a'")
-    wanted = json.loads(shell("why", "T/0/2", store.path, "--json").out)
+    wanted = json.loads(shell("trace", "T/0/2", store.path, "--json").out)
     assert {one["group"]: one["verdict"] for one in wanted["groups"]}["pulling"] == "read"
     now_ms = SystemClock().now_ms()
     (location,) = locate([store.path])
@@ -133,6 +133,6 @@ async def test_an_administrators_move_is_told_and_is_no_reading(tmp_path: Path) 
     shell = Shell("127.0.0.1:1")
     verdicts = {}
     for offset in (5, 7):
-        story = json.loads(shell("why", f"T/0/{offset}", store.path, "--json").out)
+        story = json.loads(shell("trace", f"T/0/{offset}", store.path, "--json").out)
         verdicts[offset] = {one["group"]: one["verdict"] for one in story["groups"]}["fresh"]
     assert verdicts == {5: "moved", 7: "not yet"}

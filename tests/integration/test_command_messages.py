@@ -124,16 +124,16 @@ def test_messages_are_looked_up_by_key_and_by_either_id(call: Shell) -> None:
     call("send", "Keyed", "other", "--key", "o-2")
     (receipt,) = call("send", "Keyed", "wanted", "--key", "o-1", "--json").documents
 
-    by_key = call("lookup", "--topic", "Keyed", "--key", "o-1", "--json")
-    by_id = call("lookup", "--id", receipt["message_id"], "--json")
-    by_offset_id = call("lookup", "--id", receipt["offset_message_id"], "--json")
+    by_key = call("find", "--topic", "Keyed", "--key", "o-1", "--json")
+    by_id = call("find", "--id", receipt["message_id"], "--json")
+    by_offset_id = call("find", "--id", receipt["offset_message_id"], "--json")
 
     place = ("--queue", str(receipt["queue"]), "--offset", str(receipt["queue_offset"]))
-    by_offset = call("lookup", "--topic", "Keyed", *place, "--json")
-    by_time = call("lookup", "--topic", "Keyed", "--since", "2020-01-01", "--limit", "9", "--json")
+    by_offset = call("find", "--topic", "Keyed", *place, "--json")
+    by_time = call("find", "--topic", "Keyed", "--since", "2020-01-01", "--limit", "9", "--json")
     stored_ms = receipt["stored_ms"]
     for way in ([], ["--key", "o-1"]):
-        words = ["lookup", "--topic", "Keyed", *way, "--json", "--since", "2020-01-01", "--until"]
+        words = ["find", "--topic", "Keyed", *way, "--json", "--since", "2020-01-01", "--until"]
         assert "wanted" not in call(*words, str(stored_ms)).out
         assert "wanted" in call(*words, str(stored_ms + 1)).out
 
@@ -146,7 +146,7 @@ def test_messages_are_looked_up_by_key_and_by_either_id(call: Shell) -> None:
 def test_a_key_that_nobody_sent_is_not_found(call: Shell) -> None:
     call("topic", "create", "Keyless")
 
-    done = call("lookup", "--topic", "Keyless", "--key", "none")
+    done = call("find", "--topic", "Keyless", "--key", "none")
 
     assert done.code == 3
     assert "none" in done.err

@@ -106,8 +106,8 @@ def test_unix_seconds_are_refused_where_milliseconds_are_wanted(call: Shell) -> 
     call("group", "create", "timed")
 
     for done in (
-        call("lookup", "--topic", "Timed", "--since", "1764331200"),
-        call("lookup", "--topic", "Timed", "--key", "k", "--until", "1764331200"),
+        call("find", "--topic", "Timed", "--since", "1764331200"),
+        call("find", "--topic", "Timed", "--key", "k", "--until", "1764331200"),
         call("group", "reset-offset", "timed", "--topic", "Timed", "--to-time", "1764331200"),
     ):
         assert done.code == 2

@@ -116,7 +116,7 @@ def test_messages_are_found_as_the_command_finds_them(api: ApiPeer, shell: Shell
     newest = api.get("/api/topics/found/messages", limit=2)["messages"]
     assert [one["message_id"] for one in newest] == [one["message_id"] for one in sent[:1:-1]]
     assert newest[0]["properties"]["colour"] == "red"
-    by_key = shell("lookup", "--topic", "found", "--key", "k1", "--json").documents
+    by_key = shell("find", "--topic", "found", "--key", "k1", "--json").documents
     assert [one["body"] for one in by_key] == ["größe 1"]
     assert api.get("/api/topics/found/messages", key="k1")["messages"] == by_key
     by_id = api.get("/api/topics/found/messages", id=sent[2]["message_id"])["messages"]
@@ -137,7 +137,7 @@ def test_the_life_of_a_message_is_what_why_tells(
 ) -> None:
     api.post("/api/topics", name="lived", queues=1)
     message = api.post("/api/topics/lived/messages", body="x")["message_id"]
-    told = shell("why", message, str(server.ready["store"]), "--json").documents
+    told = shell("trace", message, str(server.ready["store"]), "--json").documents
     shown = api.get(f"/api/messages/{message}/life")["stories"]
     assert [story["broker"] for story in shown] == ["broker-a"]
     for story in (*told, *shown):

@@ -62,7 +62,7 @@ def test_where_it_starts_and_what_it_prints(
 
 
 def test_a_time_is_the_instant_of_storing(call: Shell) -> None:
-    stored = call.done("lookup", "--topic", TOPIC, "--key", "k2")[0]["stored_ms"]
+    stored = call.done("find", "--topic", TOPIC, "--key", "k2")[0]["stored_ms"]
 
     for time in (format_instant(stored), str(stored)):
         done = call("consume", TOPIC, "--from", time, *ends_with(1))

@@ -592,7 +592,7 @@ async def test_reading_without_a_group_needs_no_right_on_a_group(
     assert "Group:reader" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["why 00FF", "lookup --topic secret --key k"])
+@pytest.mark.parametrize("command", ["trace 00FF", "find --topic secret --key k"])
 async def test_a_look_up_that_is_refused_for_lack_of_rights_has_exit_code_1(
     command: str,
     served: Served,

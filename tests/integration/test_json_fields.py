@@ -17,7 +17,7 @@ _CALLS = {
     "pocketmq group create": "group create readers --json",
     "pocketmq send": "send documented hello --key k1 --json",
     "pocketmq consume": "consume documented --group readers --limit 1 --json",
-    "pocketmq lookup": "lookup --topic documented --key k1 --json",
+    "pocketmq find": "find --topic documented --key k1 --json",
     "pocketmq topic list": "topic list --json",
     "pocketmq topic describe": "topic describe documented --json",
     "pocketmq group list": "group list --json",

@@ -47,7 +47,7 @@ def test_official_consumers_receive_the_highest_priority_first_and_tools_show_it
     assert sorted(json.loads(line)["priority"] for line in consumed) == [0, 1, 2, 3, 7]
     formatted = call("consume", TOPIC, "--limit", "5", "--format", "{body}:{priority}").out
     assert sorted(formatted.split()) == ["0:0", "1:1", "2:2", "3:3", "7:7"]
-    shown = call("lookup", "--topic", TOPIC, "--queue", "2", "--offset", "0").out
+    shown = call("find", "--topic", TOPIC, "--queue", "2", "--offset", "0").out
     assert (
         dict(line.split(None, 1) for line in shown.splitlines() if " " in line)["priority"] == "2"
     )

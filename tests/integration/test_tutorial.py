@@ -21,7 +21,7 @@ import pytest
 from tests.served import ServerProcess
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-READING = ("sort ", "tail ", "pocketmq lag", "pocketmq dead-letters list", "pocketmq lookup")
+READING = ("sort ", "tail ", "pocketmq lag", "pocketmq dead-letters list", "pocketmq find")
 PATIENCE_S = 120.0
 END = "--- the end of a command:"
 

@@ -87,8 +87,8 @@ def test_documents_have_the_stored_bytes_and_why(call: Shell) -> None:
 
 
 def test_look_ups_the_console_and_its_api_show_all(call: Shell, server: ServerProcess) -> None:
-    assert len(call.done("lookup", "--topic", TOPIC, "--key", "k")) == 5
-    shown = call("lookup", "--topic", TOPIC, "--key", "k")
+    assert len(call.done("find", "--topic", TOPIC, "--key", "k")) == 5
+    shown = call("find", "--topic", TOPIC, "--key", "k")
     assert (shown.code, shown.out.count("cannot be decoded")) == (0, 3)
     address = f"http://{server.ready['broker']}"
     place = f"/api/topics/{TOPIC}/messages?queue=0&offset=0&limit=5"

@@ -90,7 +90,7 @@ def test_a_topic_with_an_unusual_name_is_used_like_any(
 
     assert [one["body"] for one in call.consumed(topic, 1)] == ["one"]
     assert call.done("topic", "describe", topic)[0]["queues"][0]["max_offset"] >= 1
-    assert call.done("lookup", "--topic", topic, "--key", "k")[0]["topic"] == topic
+    assert call.done("find", "--topic", topic, "--key", "k")[0]["topic"] == topic
     assert call.done("topic", "update", topic, "--queues", "2")[0]["write_queues"] == 2
     caller = Caller(
         server.ready["broker"], v2.Resource(name=topic), v2.Resource(name="popping.group")

@@ -125,7 +125,7 @@ def test_a_listener_that_always_fails_gets_its_error_and_no_advice(
 ) -> None:
     (tmp_path / "body").write_bytes(b"x")
 
-    assert cli.run(["advise", "advised_listeners:fails", "--body", "body", "--messages", "3"]) == 1
+    assert cli.run(["size", "advised_listeners:fails", "--body", "body", "--messages", "3"]) == 1
 
     told = capsys.readouterr()
     assert told.out == ""
@@ -136,7 +136,7 @@ def test_a_listener_that_always_fails_gets_its_error_and_no_advice(
 
 def test_the_command_runs_on_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "body").write_bytes(b"x")
-    arguments = ["advise", "advised_listeners:works", "--body", "body", "--messages", "10"]
+    arguments = ["size", "advised_listeners:works", "--body", "body", "--messages", "10"]
 
     assert cli.run([*arguments, "--peak", "1000/s", "--cores", "2"]) == 0
     told = capsys.readouterr().out
@@ -145,4 +145,4 @@ def test_the_command_runs_on_a_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert cli.run([*arguments, "--cores", "2", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["calls"], document["cores"], document["queues"]) == (10, 2, None)
-    assert cli.run(["advise", "advised_listeners:works"]) == 2
+    assert cli.run(["size", "advised_listeners:works"]) == 2

@@ -45,7 +45,7 @@ def test_help_lists_every_verb_without_importing_any() -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")} >= {
-        "serve", "nameserver", "broker", "topic", "group", "send", "consume", "lookup", "inspect", "bench", "demo",
+        "serve", "nameserver", "broker", "topic", "group", "send", "consume", "find", "inspect", "bench", "demo",
     }  # fmt: skip
 
 
@@ -262,8 +262,8 @@ def test_verbs_are_completed_without_being_imported(monkeypatch: pytest.MonkeyPa
         (["inspect"], ["checkpoint"]),
         (["doctor"], []),
         (["lag"], ["--group", "G_failing", "--json"]),
-        (["lookup", "--key", "nothing"], []),
-        (["why", "TopicTest/0/0"], ["--json"]),
+        (["find", "--key", "nothing"], []),
+        (["trace", "TopicTest/0/0"], ["--json"]),
     ],
     ids=lambda words: words[0] if words else "",
 )
@@ -285,7 +285,7 @@ def test_a_store_is_a_word_or_an_option(
 
 @pytest.mark.parametrize(
     "verb",
-    ["inspect", "doctor", "lag", "lookup", "why", "export", "repair", "fork", "diff", "spark lag",
+    ["inspect", "doctor", "lag", "find", "trace", "export", "repair", "fork", "diff", "spark lag",
      "spark audit", "spark tags", "spark export", "spark replay"],
 )  # fmt: skip
 def test_every_verb_that_takes_stores_says_so_alike(

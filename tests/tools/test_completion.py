@@ -59,7 +59,7 @@ def proposed(*words: str) -> list[str]:
         ("record", "ord"),
         ("topic", "describe", "ord"),
         ("topic", "delete", "ord"),
-        ("lookup", "--topic", "ord"),
+        ("find", "--topic", "ord"),
         ("lag", "--topic", "ord"),
         ("top", "--topic", "ord"),
         ("lint", "--topic", "ord"),

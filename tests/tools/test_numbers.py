@@ -55,7 +55,7 @@ def test_every_number_has_a_limit_and_an_error_that_names_it() -> None:
         ("dead-letters", "list", "G", f"--from={1 << 63}"),
         ("dead-letters", "purge", "G", "--yes", f"--below={1 << 63}"),
         ("dead-letters", "resend", "G", str(1 << 63)),
-        ("lookup", "--topic=T", "--queue=0", f"--offset={1 << 63}"),
+        ("find", "--topic=T", "--queue=0", f"--offset={1 << 63}"),
         ("inspect", "{store}", "log", f"--limit={1 << 63}"),
         ("group", "plan", "--members=2", f"--queues=T={HUGE}"),
         ("group", "reset-offset", "G", "--topic=T", "--to-first", f"--queue={HUGE}"),
@@ -70,8 +70,8 @@ def test_every_number_has_a_limit_and_an_error_that_names_it() -> None:
         ("send", "T", "body", "--at=9999-12-31T23:59:59.999999-23:59"),
         ("consume", "T", "--from=0001-01-01T00:00:00+14:00"),
         ("consume", "T", "--from=253402300800001"),
-        ("lookup", "--topic=T", "--since=1960-01-01"),
-        ("advise", "builtins:len", "--topic=T", f"--peak={HUGE}"),
+        ("find", "--topic=T", "--since=1960-01-01"),
+        ("size", "builtins:len", "--topic=T", f"--peak={HUGE}"),
         ("replay", "{file}", f"--speed={HUGE}"),
     ],
     ids=lambda words: " ".join(words)[:60],
@@ -95,5 +95,5 @@ def test_what_is_out_of_range_is_wrong_usage(
 def test_the_last_instant_of_the_calendar_is_one(capsys: pytest.CaptureFixture[str]) -> None:
     until = "--until=9999-12-31T23:59:59.999999Z"
 
-    assert cli.run(["lookup", "--topic=T", "--key=k", until, "--nameserver=127.0.0.1:1"]) == 4
+    assert cli.run(["find", "--topic=T", "--key=k", until, "--nameserver=127.0.0.1:1"]) == 4
     assert "no name server" in capsys.readouterr().err

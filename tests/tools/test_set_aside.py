@@ -47,7 +47,7 @@ def test_why_tells_of_a_message_that_was_set_aside(
         "key": ("k1", "--topic", "T"),
     }
 
-    code, out = ran(capsys, "why", *how[named], "--store", str(store), "--json")
+    code, out = ran(capsys, "trace", *how[named], "--store", str(store), "--json")
 
     told = json.loads(out)
     assert code == 3
@@ -69,7 +69,7 @@ def test_a_look_up_does_not_show_what_is_left_of_it(
 ) -> None:
     store, message_id = damaged
     for how in (["--key", "k1"], ["--id", f"{UNIQUE[:-1]}1"], ["--id", message_id]):
-        code, out = ran(capsys, "lookup", "--store", str(store), "--topic", "T", *how)
+        code, out = ran(capsys, "find", "--store", str(store), "--topic", "T", *how)
         assert code == 3, out
 
 

@@ -9,7 +9,7 @@
 
 Where times depend on what else runs here, the processor time is printed as well.
 
-Needs the extra `cluster`, a Java, and the jars of a ZooKeeper (--zookeeper-home). With the jars of Apache RocketMQ
+Needs the extra `replication`, a Java, and the jars of a ZooKeeper (--zookeeper-home). With the jars of Apache RocketMQ
 (--apache) its master and slave run as well (apache_servers.py). All share the processors of this machine: a set on
 three machines has three times as many.
 """

@@ -380,7 +380,7 @@ class TaskQueues:
     ) -> None:
         """Store BODY in QUEUE, for AT_MS if that is ahead; a higher PRIORITY goes first where QUEUE has levels.
 
-        KEY finds it (`pocketmq lookup`). Raises TopicNotFound; InvalidDelay for a time that is too far ahead.
+        KEY finds it (`pocketmq find`). Raises TopicNotFound; InvalidDelay for a time that is too far ahead.
         """
         self.run(partial(self._send, queue, body, key, at_ms, priority))
 

@@ -1,4 +1,4 @@
-"""`pocketmq lookup`: single messages by key, tag, id, offset or time.
+"""`pocketmq find`: single messages by key, tag, id, offset or time.
 
 It asks live brokers, or reads the files of stores without writing. Files are read as they are: a record that a start of
 the broker would cut off at the end of a damaged log is found as well, and marked as faulty.
@@ -52,7 +52,7 @@ from .stored_messages import print_from_files
 @click.option("--raw", is_flag=True, help="Print only bodies, unchanged, one per line.")
 @options.json_option("one message per line, with all its fields")
 @options.nameserver_option
-def lookup(
+def find(
     *,
     since: str | None,
     until: str | None,
@@ -70,7 +70,7 @@ def lookup(
     or --tag they narrow the search. Prints each message with its fields.
 
     \b
-    Example: pocketmq lookup --topic orders --key 42
+    Example: pocketmq find --topic orders --key 42
 
     Exit code 3: no message was found.
     """

@@ -190,7 +190,7 @@ class StoreSearch:
         if others:
             shown = ", ".join(others[:_TOPICS_TOLD]) + (", …" if len(others) > _TOPICS_TOLD else "")
             found.notes.append(
-                f"it is in {shown}: leave --topic out to see it, or ask pocketmq why"
+                f"it is in {shown}: leave --topic out to see it, or ask pocketmq trace"
             )
 
     def _hits_of(self, topic: str, key: str, kind: str) -> Iterator[bool]:

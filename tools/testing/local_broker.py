@@ -347,7 +347,7 @@ class _Face:
 
     @property
     def store(self) -> Path:
-        """The folder of the store, for `pocketmq why` and `inspect`; another one after a kill in this process."""
+        """The folder of the store, for `pocketmq trace` and `inspect`; another one after a kill in this process."""
         return self._kit.served.store
 
     @contextmanager

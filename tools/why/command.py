@@ -1,4 +1,4 @@
-"""`pocketmq why MESSAGE [STORE…]`: the history of one message, from the files of stores or from live brokers."""
+"""`pocketmq trace MESSAGE [STORE…]`: the history of one message, from the files of stores or from live brokers."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _when(event: Mapping[str, Any]) -> str:
 )
 @json_option("one history per line")
 @nameserver_option
-def why(
+def trace(
     *,
     stores: Sequence[str],
     settings: Sequence[str],
@@ -133,7 +133,7 @@ def why(
     read. Without a STORE the brokers are asked: they answer on their own machine, or to a user who may read the topic.
 
     \b
-    Example: pocketmq why 42 --topic orders
+    Example: pocketmq trace 42 --topic orders
 
     Exit code 3: the message is unknown, or it is deleted; 4: no broker answers.
     """

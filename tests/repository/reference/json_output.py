@@ -62,7 +62,7 @@ FIELDS: Final[Mapping[str, Mapping[str, str]]] = {
         "recall_handle": "Handle for `pocketmq recall`.",
     },
     "pocketmq consume": _MESSAGE,
-    "pocketmq lookup": _MESSAGE,
+    "pocketmq find": _MESSAGE,
     "pocketmq topic create": _TOPIC,
     "pocketmq topic list": _TOPIC,
     "pocketmq topic describe": {

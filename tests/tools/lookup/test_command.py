@@ -1,4 +1,4 @@
-"""`pocketmq lookup --store`: what it prints, and its exit codes."""
+"""`pocketmq find --store`: what it prints, and its exit codes."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def ordered(record: dict[str, str]) -> int:
 def test_json_has_the_names_of_live_answers_and_a_summary_on_standard_error(
     store: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = cli.run(
-        ["lookup", "--store", store, "--topic", "Failing", "--key", "Failing-0", "--json"]
-    )
+    code = cli.run(["find", "--store", store, "--topic", "Failing", "--key", "Failing-0", "--json"])
 
     out, err = capsys.readouterr()
     (row,) = [json.loads(line) for line in out.splitlines()]
@@ -64,7 +62,7 @@ def test_json_has_the_names_of_live_answers_and_a_summary_on_standard_error(
 def test_a_key_is_looked_for_in_all_topics_without_one(
     store: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run(["lookup", "--store", store, "--key", "Failing-0", "--json"]) == 0
+    assert cli.run(["find", "--store", store, "--key", "Failing-0", "--json"]) == 0
 
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["topic"] for row in rows] == [
@@ -79,7 +77,7 @@ def test_a_key_is_looked_for_in_all_topics_without_one(
 
 def test_people_get_lines_and_notes(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        cli.run(["lookup", "--store", store, "--topic", "Failing", "--tag", "TagA", "--limit", "2"])
+        cli.run(["find", "--store", store, "--topic", "Failing", "--tag", "TagA", "--limit", "2"])
         == 0
     )
 
@@ -94,7 +92,7 @@ def test_since_belongs_to_the_range_and_until_does_not(
     store: str, way: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def found(*bounds: object) -> list[int]:
-        words = ["lookup", "--store", store, "--topic", "Failing", "--json", *way]
+        words = ["find", "--store", store, "--topic", "Failing", "--json", *way]
         assert cli.run([*words, *map(str, bounds)]) in (0, 3)
         rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         return [row["stored_ms"] for row in rows]
@@ -120,7 +118,7 @@ def test_since_belongs_to_the_range_and_until_does_not(
 def test_none_is_exit_code_3_and_says_why(
     store: str, arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run(["lookup", "--store", store, *arguments]) == 3
+    assert cli.run(["find", "--store", store, *arguments]) == 3
 
     out, err = capsys.readouterr()
     assert out == ""
@@ -138,7 +136,7 @@ def test_what_may_have_existed_is_said_so(
         if one["topic"] == "Fill0" and one["key"].startswith("order-")
     )["key"]
 
-    code = cli.run(["lookup", "--store", str(cleaned), "--topic", "Fill9", "--key", key])
+    code = cli.run(["find", "--store", str(cleaned), "--topic", "Fill9", "--key", key])
 
     assert code == 3
     err = capsys.readouterr().err
@@ -153,7 +151,7 @@ def test_several_stores_are_searched_and_named(
         recorded_store("basic", tmp_path / f"b{number}" / "store")
     unique = expected("basic")["records"][3]["properties"]["UNIQ_KEY"]
 
-    assert cli.run(["lookup", "--store", f"{tmp_path}/*/store", "--id", unique, "--json"]) == 0
+    assert cli.run(["find", "--store", f"{tmp_path}/*/store", "--id", unique, "--json"]) == 0
 
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["file"].split("/")[-4] for row in rows] == ["b1", "b2"]
@@ -176,7 +174,7 @@ def test_several_stores_are_searched_and_named(
 def test_wrong_usage_is_exit_code_2(
     store: str, arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run(["lookup", "--store", store, *arguments]) == 2
+    assert cli.run(["find", "--store", store, *arguments]) == 2
 
     assert sentence in capsys.readouterr().err
 
@@ -185,12 +183,12 @@ def test_wrong_usage_is_exit_code_2(
 def test_what_only_files_tell_needs_a_store(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run(["lookup", *arguments]) == 2
+    assert cli.run(["find", *arguments]) == 2
     assert "give a STORE" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_no_store_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run(["lookup", "--store", str(tmp_path), "--key", "k"]) == 2
+    assert cli.run(["find", "--store", str(tmp_path), "--key", "k"]) == 2
     assert "holds no store" in capsys.readouterr().err

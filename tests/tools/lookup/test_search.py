@@ -289,7 +289,7 @@ def test_a_key_that_waits_in_another_topic_is_pointed_to(tmp_path: Path) -> None
 
     assert found.hits == []
     assert found.notes == [
-        "it is in rmq_sys_wheel_timer: leave --topic out to see it, or ask pocketmq why"
+        "it is in rmq_sys_wheel_timer: leave --topic out to see it, or ask pocketmq trace"
     ]
 
 

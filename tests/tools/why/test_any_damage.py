@@ -66,11 +66,11 @@ def test_whatever_is_damaged_there_is_an_answer(
     damage(store, random)
 
     for words in (
-        ["why", key, "--topic", topic],
-        ["why", f"{topic}/0/1"],
-        ["lookup", "--key", key, "--scan"],
-        ["lookup", "--topic", topic, "--since", "2020-01-01", "--limit", "500", "--json"],
-        ["lookup", "--log-offset", str(random.randrange(50_000))],
+        ["trace", key, "--topic", topic],
+        ["trace", f"{topic}/0/1"],
+        ["find", "--key", key, "--scan"],
+        ["find", "--topic", topic, "--since", "2020-01-01", "--limit", "500", "--json"],
+        ["find", "--log-offset", str(random.randrange(50_000))],
     ):
         code = cli.run([*words, "--store", str(store)])
 

@@ -1,4 +1,4 @@
-"""The core of `pocketmq why`: copies and evidence in, a story out."""
+"""The core of `pocketmq trace`: copies and evidence in, a story out."""
 
 from __future__ import annotations
 

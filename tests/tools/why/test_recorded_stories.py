@@ -250,7 +250,7 @@ def test_a_locked_queue_holds_what_was_popped_in_order(tmp_path: Path) -> None:
 
 
 def why(*arguments: str) -> int:
-    return cli.run(["why", *arguments])
+    return cli.run(["trace", *arguments])
 
 
 def test_a_message_is_named_by_id_place_or_key(
