@@ -42,13 +42,13 @@ from .metrics.traffic import TrafficCounts
 from .neighbours import Neighbours
 from .offsets import Offsets
 from .parts import BrokerParts
-from .pop.journal import Journal
+from .pop.deliveries import KeptDeliveries
 from .pop.pops import Pops
 from .pop.receives import PopLeases, serials_from
 from .pop.table import PopParts
 from .producers.producers import Producers
 from .replication.mastership import Mastership
-from .replication.state_pops import PopsPart
+from .replication.state_deliveries import DeliveriesPart
 from .replication.state_source import StateSource, TablePart, table_parts
 from .replication.state_timers import TimersState
 from .replication.table_stream import TableState
@@ -101,7 +101,7 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     _warn_of_unusual([*topics.unusual(), *groups.unusual()])
     timers = Timers(clock)
     wall_timers = timers if wall is clock else Timers(wall)
-    tables = KeptTables.open(store, wall_timers, forget_own=epoch > 0)
+    tables = KeptTables.open(store, wall_timers, entry_clock=timers, forget_own=epoch > 0)
     leases = KeptLeases(tables.leases, wall_timers, limit=lambda: config.leases_max, epoch=epoch)
     fence = Fence(leases, lambda: config.lease_ms)
     accounts = Accounts(wall.unix_ms, tables.statistics, holder=leases.member_of)
@@ -120,12 +120,12 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     producers = _producers(config, clock, store, mastership)
     delay_rules = _delay_rules(config, store)
     retries = Retries(store, topics, groups, appends, delay_rules, unix_ms, random, events)
-    journal = Journal(store, wall_timers, timers)
+    is_sync = store.config.flush == "sync"
     pop_parts = PopParts(
         store=store,
         offsets=offsets,
         leases=PopLeases(timers, wall_timers.now_ms),
-        journal=journal,
+        deliveries=KeptDeliveries(tables.deliveries, tables.journal, is_sync=is_sync),
         serials=serials_from(random.randbytes),
         bury=retries.bury,
         config=config,
@@ -193,7 +193,7 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     parts.service_v2 = _service_v2(parts, diagnostics, config, unix_ms, wall)
     _connect(events, parts, diagnostics)
     if mastership is not None:
-        parts.state = _replicated(mastership, parts, journal)
+        parts.state = _replicated(mastership, parts)
     if isinstance(clock, VirtualClock) and wall is not clock:
         parts.awaited = _awaited(clock, events, parts)
     return parts
@@ -206,8 +206,8 @@ def _warn_of_unusual(sentences: Sequence[str]) -> None:
         logger.warning("further unusual entries found count=%d", len(sentences) - _WARNINGS_MAX)
 
 
-def _replicated(mastership: Mastership, parts: BrokerParts, journal: Journal) -> StateSource:
-    """Return what sends the tables of PARTS, and the deliveries in JOURNAL, to followers."""
+def _replicated(mastership: Mastership, parts: BrokerParts) -> StateSource:
+    """Return what sends the tables of PARTS to followers."""
     store = parts.store
 
     def log_end() -> int:
@@ -220,7 +220,10 @@ def _replicated(mastership: Mastership, parts: BrokerParts, journal: Journal) ->
         parts.delays.next_of_levels,
         log_end,
     )
-    told += PopsPart(journal), TablePart(TimersState(store.timers))
+    told += (
+        DeliveriesPart(parts.tables.deliveries, parts.timers),
+        TablePart(TimersState(store.timers)),
+    )
     told += [TablePart(TableState(table)) for table in parts.tables.replicated]
     return mastership.replicate(told, log_end)
 

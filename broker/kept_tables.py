@@ -20,12 +20,15 @@ from .commit_texts import CommitTextTable, commit_text_table
 from .delay.progress import delivered_table
 from .groups.kept_leases import lease_table
 from .groups.lease_table import Row
+from .pop.deliveries import DeliveryTable
 from .producers.snapshots import log_tail
 
 logger = logging.getLogger(__name__)
 
 #: Files of earlier versions in the same folder, which are deleted.
 _OLD_FILES: Final = ("accounts.jsonl", "delivered", "leases.json")
+#: Files in folders of earlier versions, which are deleted as well.
+_OLD_NUMBERED: Final = {"pop": ("journal-", "snapshot-")}
 
 #: Further tables. Each has a name, JSON values that are not null, and its own durability. Followers
 #: get them too.
@@ -39,6 +42,7 @@ class KeptTables:
     journal: TableJournal
     leases: JournalTable[str, str, Row]
     delivered: JournalTable[str, str, Any]
+    deliveries: DeliveryTable
     statistics: StatisticsTable
     commit_texts: CommitTextTable
     others: dict[str, NamedTable]
@@ -49,12 +53,14 @@ class KeptTables:
         store: MessageStore,
         clock: Readings,
         *,
+        entry_clock: Readings | None = None,
         forget_own: bool = False,
         sizes: JournalSizes | None = None,
     ) -> KeptTables:
         """Open the journal of STORE, and load its tables. CLOCK is the machine's.
 
         Args:
+            entry_clock: The messages' clock, which deliveries have their instants of; None: the machine's.
             forget_own: Clear leases and delay progress: another broker may have had the log since.
 
         Raises:
@@ -70,16 +76,19 @@ class KeptTables:
             call_owner=lambda function: store.call_owner(function),
             failed=store.health.fail,
             boot_id=boot_id(store.disk),
+            entry_clock=entry_clock,
         )
         tables = cls(
             journal=TableJournal(parts, sizes),
             leases=lease_table(),
             delivered=delivered_table(),
+            deliveries=DeliveryTable(),
             statistics=statistics_table(),
             commit_texts=commit_text_table(),
             others={table.name: table for table in (make() for make in OTHER_TABLES)},
         )
-        for table in (tables.leases, tables.delivered, *tables.replicated):
+        own: list[AnyTable] = [tables.leases, tables.delivered, tables.deliveries]
+        for table in (*own, *tables.replicated):
             tables.journal.add(table)
         found = tables.journal.open()
         if found.number and store.ended_cleanly and not found.ended:
@@ -87,6 +96,9 @@ class KeptTables:
                 "tables not closed by the last clean stop, the latest changes may be missing %s",
                 Facts(path=parts.folder),
             )
+            # Another broker may have run on the store since, and delivered.
+            tables.deliveries.clear_all()
+            tables.journal.sync()
         if forget_own:
             tables.forget_own()
         cut_accounts(tables.statistics, store.queues.end)
@@ -94,7 +106,7 @@ class KeptTables:
 
     @property
     def replicated(self) -> tuple[AnyTable, ...]:
-        """The tables that followers receive."""
+        """The tables that followers receive, entry by entry."""
         return (self.statistics, self.commit_texts, *self.others.values())
 
     def forget_own(self) -> None:
@@ -112,7 +124,7 @@ class _StoreLog:
 
     @property
     def end(self) -> int:
-        return self._store.max_log_offset
+        return self._store.log.max_offset
 
     def tail(self, end: int) -> int | None:
         return log_tail(self._store.log, end)
@@ -133,6 +145,20 @@ def delete_old_files(disk: Disk, own_folder: str) -> None:
         for path in (f"{own_folder}/{name}", f"{own_folder}/{name}.tmp"):
             if disk.exists(path):
                 disk.delete(path)
+    for name, prefixes in _OLD_NUMBERED.items():
+        _delete_numbered(disk, f"{own_folder}/{name}", prefixes)
+
+
+def _delete_numbered(disk: Disk, folder: str, prefixes: tuple[str, ...]) -> None:
+    """Delete files with a number behind one of PREFIXES in FOLDER, and FOLDER if it has nothing else."""
+    if not disk.is_folder(folder):
+        return
+    entries = disk.list(folder)
+    old = [entry for entry in entries if not entry.is_folder and entry.name.startswith(prefixes)]
+    for entry in old:
+        disk.delete(f"{folder}/{entry.name}")
+    if len(old) == len(entries):
+        disk.delete_folder(folder)
 
 
 def copy_group_tables(disk: Disk, root: str, store: MessageStore, clock: Readings) -> None:

@@ -170,7 +170,6 @@ class BrokerParts:
         errors = _errors_of(self.transactions.close) + _errors_of(self.atomic_commits.close)
         await self.delays.stop()
         self.coordination.close()
-        errors += _errors_of(self.pops.close)
         self.saver.stop()
         errors += _errors_of(self.offsets.save)
         errors += _errors_of(self.topics.kept.close) + _errors_of(self.groups.kept.close)

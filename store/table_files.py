@@ -168,6 +168,13 @@ class FoundTables:
         elif isinstance(note, TableName):
             self.names[note.table] = note.name
 
+    def shift(self, tables: Iterable[AnyTable], present: ClockReading) -> None:
+        """Have instants in TABLES, of the last process, be instants of a process whose clocks show PRESENT."""
+        if self.clock is not None:
+            ms = clock_shift(self.clock, present)
+            for table in tables:
+                table.shift(ms)
+
     def take_last(self, sequence: int, notes: Iterable[Note]) -> None:
         """Note that the last frame has SEQUENCE and NOTES."""
         self.sequence = sequence
@@ -212,22 +219,33 @@ def _files_in(disk: Disk, folder: str, gaps: list[FoundGap]) -> TableFiles:
         return TableFiles({}, {}, [])
 
 
-def read_entries(disk: Disk, folder: str, tables: Sequence[AnyTable]) -> None:
-    """Fill TABLES with what a broker, which may run, has written in FOLDER.
+def clock_shift(before: ClockReading, after: ClockReading) -> int:
+    """Return how many milliseconds later an instant is for a process with AFTER than for the one with BEFORE.
+
+    The wall clock tells how much time passed between the readings; where it was set back, none did.
+    """
+    passed_ms = max(0, after.unix_ms - before.unix_ms)
+    return after.now_ms - passed_ms - before.now_ms
+
+
+def read_entries(disk: Disk, folder: str, tables: Sequence[AnyTable]) -> FoundTables:
+    """Fill TABLES with what a broker, which may run, has written in FOLDER; return what else the files say.
 
     Files that cannot be read are logged: then the tables may lack entries.
     """
+    found = FoundTables()
     for attempt in range(1, _ATTEMPTS + 1):
         for table in tables:
             table.apply(TableChange(CLEAR_ALL))
         found = read_tables(disk, folder, tables)
         if not found.incomplete and not any(gap.path == folder for gap in found.gaps):
-            return
+            break
         # A broker may have deleted old files meanwhile, because of newer ones that are there by now.
         if attempt == _ATTEMPTS:
             problems = [f"{gap.path}: {gap.problem}" for gap in found.gaps]
             reason = "; ".join(problems[:_PROBLEMS_MAX])
             logger.warning("tables may lack entries %s", Facts(path=folder, reason=reason))
+    return found
 
 
 class _Reading:
@@ -401,8 +419,13 @@ class _Reading:
 
     def _replay(self) -> None:
         boot: set[bytes] = set()
+        clock: ClockReading | None = None
         expected: int | None = None
         for frame, limit in zip(self._frames, self._limits, strict=True):
+            readings = [note for note in frame.notes if isinstance(note, ClockReading)]
+            if clock and readings and any(mark.is_start for mark in _marks(frame.notes)):
+                self._shift_instants(frame.number, clock_shift(clock, readings[0]))
+            clock = readings[-1] if readings else clock
             if expected is not None and frame.sequence != expected:
                 bases = self._found.bases
                 self._stopped |= {n for n in self._tables if frame.number >= bases.get(n, 0)}
@@ -412,6 +435,12 @@ class _Reading:
                 table = self._tables.get(section.table)
                 if table is not None and frame.number >= self._found.bases.get(table.number, 0):
                     self._apply(table, section, limit, boot)
+
+    def _shift_instants(self, number: int, ms: int) -> None:
+        """A process began with journal NUMBER, for which earlier instants are MS later."""
+        for table in self._tables.values():
+            if number >= self._found.bases.get(table.number, 0):
+                table.shift(ms)
 
     def _apply(self, table: AnyTable, section: Section, limit: int, boot: set[bytes]) -> None:
         number, since = table.number, self._found.since

@@ -4,6 +4,7 @@
                    lazy ones within LAZY_MS, all changes of that time as one frame
     together       changes of several tables as one frame: all of them, or none
     when_durable   writes everything noted; calls back once the journal, and the log that it needs, are on disk
+    when_synced    the same for what is not lazy; when_written: calls back at the end of the turn
     tick           writes changes of lazy tables, notes where the log ends, begins a sync if one is due
 
 A change counts only if the log reaches to where it ended when the change was written: each section has that offset. So
@@ -22,9 +23,10 @@ Files: table_files.py. The event loop owns it; the store's flushing thread syncs
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from ..proto.clock import Readings
@@ -82,7 +84,10 @@ class JournalSizes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JournalParts:
-    """What a journal works with. FAILED is called when a sync failed: then it is unknown what is on disk."""
+    """What a journal works with. FAILED is called when a sync failed: then it is unknown what is on disk.
+
+    CLOCK is the machine's; ENTRY_CLOCK is that of instants in entries (None: the same).
+    """
 
     disk: Disk
     folder: str
@@ -92,6 +97,7 @@ class JournalParts:
     call_owner: CallOwner
     failed: Callable[[StoreError], None]
     boot_id: bytes = NO_BOOT_ID
+    entry_clock: Readings | None = None
 
 
 class TableJournal:
@@ -118,6 +124,8 @@ class TableJournal:
         self._is_dirty = self._is_sync_due = self._is_mark_due = False
         #: Bytes ever written, for which syncs wait; and up to where the log is needed.
         self._written = self._needs = 0
+        #: How much is to be written before the next look whether a snapshot is due.
+        self._look_at = 0
         # By table: bytes since its snapshot, bytes and number of that.
         self._since: dict[int, int] = {}
         self._kept: dict[int, int] = {}
@@ -128,7 +136,10 @@ class TableJournal:
         #: Tables with changes that are not durable before the next snapshot: those changes are only in memory, or the
         #: table is ordered, and frames before them are missing.
         self._missing: set[int] = set()
-        self._waiting: list[Waiter] = []
+        #: Called once `_missing` is empty, or stays as it is.
+        self._waiting: list[Callable[[], None]] = []
+        #: Called at the end of the turn, after the write.
+        self._after_write: list[Waiter] = []
         self._lazy_at_ms = 0
         #: When a journal that could not be written is tried again; None: it is fine.
         self._retry_at_ms: int | None = None
@@ -160,7 +171,10 @@ class TableJournal:
             found = FoundTables(is_foreign=True)
         self._sequence, self._number = found.sequence, found.number
         self._since, self._kept, self._bases = found.since, found.kept, found.bases
-        self._due = set(found.incomplete)
+        # A snapshot precedes a journal of the process that made it, which its instants are of.
+        dated = {n for n, one in self._tables.items() if one.has_instants and len(one)}
+        self._due = found.incomplete | dated
+        found.shift(self._tables.values(), self._clock_reading())
         self._missing = found.incomplete & self._ordered
         self._needs = self._log.end  # Which a killed process may have left in the page cache.
         self._is_open = True
@@ -248,6 +262,7 @@ class TableJournal:
         self._leave_file()
         self._take_dirty()
         self._answer_waiting()
+        self._tell_written()
 
     # --- changes
 
@@ -262,6 +277,13 @@ class TableJournal:
             self._noted[table.number].add(change, is_urgent=is_urgent)
             if table.durability is not Durability.LAZY or is_urgent:
                 self._write_soon()
+
+    def all_changed(self, table: AnyTable, changes: list[AnyChange]) -> None:
+        """Keep CHANGES of TABLE, which is WITH_LOG, in this order, and apply them."""
+        table.apply_all(changes)
+        self._noted[table.number].changes += changes
+        if not self._is_asked:
+            self._write_soon()
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -294,12 +316,11 @@ class TableJournal:
             for number, some in by_table.items()
         }
         try:
-            self._put(b"".join(sections.values()))
+            parts = [(self._tables[number], data) for number, data in sections.items()]
+            self._put(b"".join(sections.values()), parts)
         except _FAILURES as error:
             self._leave_file()  # A part of the frame may be in it.
             raise _store_error(error) from error
-        for number, data in sections.items():
-            self._count(self._tables[number], len(data))
         for table, change in changes:
             table.apply(change)
         self._begin_snapshots_if_due()
@@ -314,6 +335,7 @@ class TableJournal:
     def _turn_ends(self) -> None:
         self._is_asked = False
         self.write()
+        self._tell_written()
         self._begin_snapshots_if_due()
         if self._snapshots:
             self._step()
@@ -322,9 +344,15 @@ class TableJournal:
         """Write what was noted: EVERYTHING, or what is not lazy, and of LAZY tables what a turn has time for."""
         chosen = []
         for noted in self._noted.values():
+            if not noted.changes and not noted.latest:
+                continue
             is_lazy = noted.table.durability is Durability.LAZY
-            if noted and (everything or lazy or noted.is_urgent or not is_lazy):
-                chosen.append((noted.table, noted.take(None if everything else LAZY_ENTRIES_MAX)))
+            if everything or lazy or noted.is_urgent or not is_lazy:
+                if is_lazy:
+                    changes = noted.take(None if everything else LAZY_ENTRIES_MAX)
+                else:
+                    changes, noted.changes, noted.is_urgent = noted.changes, [], False
+                chosen.append((noted.table, changes))
         if not chosen or not self._is_open:
             return
         if self._retry_at_ms is not None or self._broken is not None:
@@ -338,6 +366,11 @@ class TableJournal:
 
     def _write_frames(self, chosen: list[tuple[AnyTable, list[AnyChange]]]) -> None:
         """Write CHOSEN as one frame, or as a few if it is much."""
+        if len(chosen) == 1 and len(chosen[0][1]) <= _SECTION_CHANGES:  # As mostly.
+            ((table, changes),) = chosen
+            data = self._section(table, changes, table.encode_valid(changes))
+            self._put(data, [(table, data)])
+            return
         parts: list[tuple[AnyTable, bytes]] = []
         for table, changes in chosen:
             for begin in range(0, len(changes), _SECTION_CHANGES):
@@ -350,25 +383,19 @@ class TableJournal:
         self._put_sections(parts)
 
     def _put_sections(self, parts: list[tuple[AnyTable, bytes]]) -> None:
-        self._put(b"".join(data for _, data in parts))
-        for table, data in parts:
-            self._count(table, len(data))
+        self._put(b"".join(data for _, data in parts), parts)
 
     def _section(self, table: AnyTable, changes: list[AnyChange], encoded: bytes) -> bytes:
         """Return the section of CHANGES, which are ENCODED; they are not applied yet or the latest."""
-        versions = [change.version for change in changes if change.version is not None]
-        version = versions[-1] if versions else None
+        version = None
+        for change in changes:
+            version = change.version or version
         needs = self._log.end if table.needs_log else 0
         self._needs = max(self._needs, needs)
         return section(table.number, encoded, needs, version)
 
-    def _count(self, table: AnyTable, size: int) -> None:
-        self._since[table.number] = self._since.get(table.number, 0) + size
-        self._is_mark_due = True
-        self._is_sync_due = self._is_sync_due or table.durability is not Durability.PROCESS
-
-    def _put(self, content: bytes) -> None:
-        """Write CONTENT as the next frame."""
+    def _put(self, content: bytes, parts: Iterable[tuple[AnyTable, bytes]] = ()) -> None:
+        """Write CONTENT as the next frame; PARTS of it are changes of tables."""
         size = FRAME_HEAD_BYTES + len(content)
         if self._file is None or self._at + size > self._file.size:
             self._roll(size)
@@ -380,13 +407,17 @@ class TableJournal:
         if not self._is_dirty:
             self._dirty.append(self._file)
             self._is_dirty = True
+        for table, data in parts:
+            self._since[table.number] = self._since.get(table.number, 0) + len(data)
+            self._is_mark_due = True
+            self._is_sync_due = self._is_sync_due or table.durability is not Durability.PROCESS
 
     def _roll(self, size: int, *, is_start: bool = False) -> None:
         """Begin the next file, with space for SIZE bytes of frames."""
         self._leave_file()
         self._number += 1
         path = journal_path(self._folder, self._number)
-        first: list[Note] = [self._mark(is_start=is_start)]
+        first: list[Note] = [self._mark(is_start=is_start), self._clock_reading()]
         first += [TableName(number, table.name) for number, table in self._tables.items()]
         data = head(JOURNAL, self._number) + frame(self._sequence + 1, notes(first))
         try:
@@ -413,7 +444,8 @@ class TableJournal:
         return LogNote(self._parts.boot_id, end, self._log.tail(end) or 0, is_start)
 
     def _clock_reading(self) -> ClockReading:
-        return ClockReading(self._parts.clock.now_ms(), self._parts.clock.unix_ms())
+        clock = self._parts.entry_clock or self._parts.clock
+        return ClockReading(clock.now_ms(), clock.unix_ms())
 
     # --- failures
 
@@ -452,11 +484,30 @@ class TableJournal:
         self.write(everything=True)
         if self._retry_at_ms is not None or not self._is_open:
             waiter(StoreFull("state was not written: see the log of the broker", path=self._folder))
-            return
-        if self._missing and self._broken is None:
-            self._waiting.append(waiter)
-            self._write_soon()
-            return
+        elif not self._must_wait(partial(self.when_durable, waiter)):
+            self._call_on_disk(waiter)
+
+    def when_synced(self, waiter: Waiter) -> None:
+        """Write what is not lazy; call WAITER once that is on disk, with the log that it needs, or with the error.
+
+        While the journal cannot be written, WAITER is called at once: changes stay in memory.
+        """
+        self.write()
+        if self._retry_at_ms is not None or not self._is_open:
+            waiter(None)
+        elif not self._must_wait(partial(self.when_synced, waiter)):
+            self._call_on_disk(waiter)
+
+    def _must_wait(self, again: Callable[[], None]) -> bool:
+        """Return whether changes are durable only with a snapshot; AGAIN is called after it."""
+        if not self._missing or self._broken is not None:
+            return False
+        self._waiting.append(again)
+        self._write_soon()
+        return True
+
+    def _call_on_disk(self, waiter: Waiter) -> None:
+        """Call WAITER once everything written is on disk, with the log that it needs, or with the error."""
         left, failure = 2, None
 
         def reached(error: StoreError | None) -> None:
@@ -469,10 +520,32 @@ class TableJournal:
         self._log.when_flushed(self._needs, reached)
 
     def _answer_waiting(self) -> None:
-        """Call `when_durable` again for the waiters that waited for a snapshot."""
+        """Try again for those who waited for a snapshot."""
         waiting, self._waiting = self._waiting, []
+        for again in waiting:
+            again()
+
+    def when_written(self, table: AnyTable, waiter: Waiter) -> None:
+        """Call WAITER once the changes of TABLE are written: at the end of the turn, or at once if they are.
+
+        While the journal cannot be written, changes stay in memory.
+        """
+        if self._is_asked and self._is_open and self._noted[table.number].changes:
+            self._after_write.append(waiter)
+        else:
+            self.write()
+            waiter(None)
+
+    def _tell_written(self) -> None:
+        waiting, self._after_write = self._after_write, []
         for waiter in waiting:
-            self.when_durable(waiter)
+            waiter(None)
+
+    def sync(self) -> None:
+        """Write what is not lazy, and begin a sync."""
+        self.write()
+        if self._is_open and self._retry_at_ms is None and self._broken is None:
+            self._group.flush_up_to(self._written)
 
     def tick(self) -> None:
         """Do what is due: call this every flush interval."""
@@ -514,8 +587,14 @@ class TableJournal:
     # --- snapshots
 
     def _begin_snapshots_if_due(self) -> None:
-        if self._snapshots or self._retry_at_ms is not None or self._broken is not None:
+        # Nothing may follow the end: the turn of the loop may end after `close`.
+        if not self._is_open or self._snapshots or self._broken is not None:
             return
+        if self._retry_at_ms is not None:
+            return
+        if self._written < self._look_at and not self._due and not self._missing:
+            return
+        self._look_at = self._written + self._sizes.snapshot // 128
         due = (
             self._due
             | self._missing

@@ -85,6 +85,9 @@ class JournalOfTables(Protocol):
     def changed(self, table: AnyTable, change: AnyChange, *, is_urgent: bool) -> None:
         """Keep CHANGE of TABLE and apply it. Raises StoreError if it had to be written and was not."""
 
+    def all_changed(self, table: AnyTable, changes: list[AnyChange]) -> None:
+        """Keep CHANGES of TABLE, which is WITH_LOG, in this order, and apply them."""
+
     def when_durable(self, waiter: Waiter) -> None:
         """Call WAITER once all changes up to now are on disk, or with the error."""
 
@@ -94,6 +97,9 @@ class _NoJournal:
 
     def changed(self, table: AnyTable, change: AnyChange, *, is_urgent: bool) -> None:
         table.apply(change)
+
+    def all_changed(self, table: AnyTable, changes: list[AnyChange]) -> None:
+        table.apply_all(changes)
 
     def when_durable(self, waiter: Waiter) -> None:
         waiter(None)
@@ -106,6 +112,8 @@ class JournalTable(Generic[S, K, V]):
         number: What the journal calls it: 1 to 255, never used for another table.
         needs_log: The entries are true only if the log has all that it had when they were written.
         ordered: A change counts only if every change before it is known.
+        shifted: Returns a value whose instants are so many milliseconds later; None: values have no instants. An
+            instant is one of the process that wrote it: a start has all of them shifted.
     """
 
     def __init__(
@@ -117,6 +125,7 @@ class JournalTable(Generic[S, K, V]):
         *,
         needs_log: bool = True,
         ordered: bool = False,
+        shifted: Callable[[V, int], V] | None = None,
     ) -> None:
         self.number = number
         self.name = name
@@ -125,6 +134,7 @@ class JournalTable(Generic[S, K, V]):
         self.needs_log = needs_log
         self.ordered = ordered
         self.version: TableVersion | None = None
+        self._shifted = shifted
         self._journal: JournalOfTables = _NoJournal()
         self._rows: dict[S, dict[K, V]] = {}
         self._view: Callable[[], Iterable[tuple[S, K, V]]] | None = None
@@ -215,6 +225,10 @@ class JournalTable(Generic[S, K, V]):
         """Delete every entry, by one entry of the journal."""
         self._journal.changed(self, TableChange(CLEAR_ALL), is_urgent=True)
 
+    def change_all(self, changes: list[TableChange[S, K, V]]) -> None:
+        """Do CHANGES, in this order; for a table that is WITH_LOG. They stay the journal's."""
+        self._journal.all_changed(self, changes)
+
     def when_durable(self, waiter: Waiter) -> None:
         """Write all changes; call WAITER once they are on disk, or with the error."""
         self._journal.when_durable(waiter)
@@ -238,6 +252,24 @@ class JournalTable(Generic[S, K, V]):
         self._apply_to_rows(change)
         for scope, key in keys:
             self.announce(scope, key)
+
+    def apply_all(self, changes: list[TableChange[S, K, V]]) -> None:
+        """Do what CHANGES say to the entries that the table keeps itself."""
+        for change in changes:
+            self.apply(change)
+
+    @property
+    def has_instants(self) -> bool:
+        """Do values say instants of the process that wrote them?"""
+        return self._shifted is not None
+
+    def shift(self, ms: int) -> None:
+        """Have all instants in the entries be MS later: they are of a process with another clock."""
+        if self._shifted is None or not ms:
+            return
+        for rows in self._rows.values():
+            for key, value in rows.items():
+                rows[key] = self._shifted(value, ms)
 
     def _keys_of(self, change: AnyChange) -> list[tuple[S, K]]:
         """Return scope and key of what CHANGE changes."""
@@ -345,37 +377,39 @@ class Noted:
     def __init__(self, table: AnyTable) -> None:
         self.table = table
         self.is_urgent = False
-        self._changes: list[AnyChange] = []
-        self._latest: dict[Hashable, AnyChange] = {}
+        #: In order.
+        self.changes: list[AnyChange] = []
+        #: Of a lazy table, later than all in `changes`: the last of each key.
+        self.latest: dict[Hashable, AnyChange] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._changes or self._latest)
+        return bool(self.changes or self.latest)
 
     def add(self, change: AnyChange, *, is_urgent: bool) -> None:
         """Take CHANGE, which is later than all before it."""
         self.is_urgent = self.is_urgent or is_urgent
         if self.table.durability is not Durability.LAZY:
-            self._changes.append(change)
+            self.changes.append(change)
         elif change.op in (PUT, DROP):
             where = change.scope, change.key
             # Removed first: the entries keep the order in which keys changed last.
-            self._latest.pop(where, None)
-            self._latest[where] = change
+            self.latest.pop(where, None)
+            self.latest[where] = change
         else:
-            self._changes += self._latest.values()
-            self._changes.append(change)
-            self._latest.clear()
+            self.changes += self.latest.values()
+            self.changes.append(change)
+            self.latest.clear()
 
     def take(self, entries_max: int | None = None) -> list[AnyChange]:
         """Return the changes and forget them; a lazy table that has nothing urgent gives up to ENTRIES_MAX."""
-        taken, self._changes = self._changes, []
-        if entries_max is None or self.is_urgent or len(self._latest) <= entries_max:
-            taken += self._latest.values()
-            self._latest.clear()
+        taken, self.changes = self.changes, []
+        if entries_max is None or self.is_urgent or len(self.latest) <= entries_max:
+            taken += self.latest.values()
+            self.latest.clear()
             self.is_urgent = False
             return taken
-        for where in list(self._latest)[:entries_max]:
-            taken.append(self._latest.pop(where))
+        for where in list(self.latest)[:entries_max]:
+            taken.append(self.latest.pop(where))
         return taken
 
 

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Final, TypeAlias
 
 from ...proto.errors import GroupInUse, PocketMQError, Unsupported
 from ...proto.topics import retry_topic
+from ...store.flush import Waiter
 from ...store.format.state_tables import GroupConfig, TopicConfig
 from ..config import BrokerConfig
 from ..consumer_groups import Groups
@@ -30,7 +30,7 @@ from ..events import BrokerEvents
 from ..messages.filters import Filters
 from ..timing.purgatory import Purgatory
 from ..topics import QUEUE_TYPE_ATTRIBUTE, TYPE_ATTRIBUTE, Topics
-from .journal_format import Change, Forgotten, Safe
+from .deliveries import DeliveryRow, PopKey, forgotten
 from .receives import (
     Asked,
     PopEntry,
@@ -74,7 +74,7 @@ class Pops:
         self._topics = topics
         self._groups = groups
         self._filters = filters
-        self._journal = parts.journal
+        self._deliveries = parts.deliveries
         self._leases = parts.leases
         self._waits = waits = PopWaits(config, purgatory, parts.leases.wall_ms)
         self._parts = replace(parts, wake=waits.wake)
@@ -89,19 +89,14 @@ class Pops:
 
     def start(self) -> None:
         """Find again what is in flight."""
-        found = self._journal.replay()
-        if found.mark is not None:
-            found.rebase(partial(self._leases.restored_ms, found.mark))
         clean = self._parts.store.ended_cleanly
-        for key, queue in found.queues.items():
+        for key, queue in self._deliveries.found().items():
             if self._topics.has_queue(key.topic, key.queue):
                 table = self._table(key.group, key.topic, self._groups.is_ordered(key.group))
                 table.restore(key.queue, queue, clean=clean)
-        self._journal.start(self._changes)
-
-    def close(self) -> None:
-        """Keep what is in flight."""
-        self._journal.close()
+            else:
+                self._deliveries.note([forgotten(key)])
+        self._deliveries.start(self.rows)
 
     @property
     def in_flight(self) -> int:
@@ -136,9 +131,10 @@ class Pops:
         tables = (self._tables.get((group, name)) for name in (topic, retry_topic(group)))
         return any(table is not None and table.has_some() for table in tables)
 
-    def _changes(self) -> Iterator[Change]:
+    def rows(self) -> Iterator[DeliveryRow]:
+        """Yield what is to be kept of all tables. They may change meanwhile."""
         for table in list(self._tables.values()):
-            yield from table.changes()
+            yield from table.rows()
 
     # --- receiving
 
@@ -172,7 +168,7 @@ class Pops:
         taken = self._take(asked)
         if taken.deliveries:
             # Whoever has a handle may use it after a kill, too.
-            self._journal.write()
+            self._deliveries.write()
         return taken
 
     def queues(self) -> Iterator[PopQueue]:
@@ -318,15 +314,15 @@ class Pops:
         if data is None:
             table.finish(entry)
             return
-        copy = self._parts.bury(data, group, reason, times_of(entry, data))
-        table.finish(entry, int(copy.log_offsets[0]))
+        self._parts.bury(data, group, reason, times_of(entry, data))
+        table.finish(entry, is_dead=True)
 
-    def when_safe(self, done: Safe) -> None:
+    def when_safe(self, done: Waiter) -> None:
         """Call DONE, with None or the error, once all that was done is as safe as the store's setting promises.
 
         At once where memory is enough: then it outlives a kill of the process. Nothing may be answered before.
         """
-        self._journal.when_safe(done)
+        self._deliveries.when_safe(done)
 
     def _find(self, group: str, topic: str, handle: str) -> tuple[Table, PopEntry | None]:
         found = decode_handle(handle)
@@ -355,20 +351,21 @@ class Pops:
     def forget_topic(self, topic: str) -> None:
         """Forget what is in flight of TOPIC, which is deleted."""
         self._forget([key for key in self._tables if key[1] == topic])
-        self._journal.note(Forgotten("", topic))
 
     def forget_group(self, group: str) -> None:
         """Forget what is in flight for GROUP, which is deleted."""
         self._forget([key for key in self._tables if key[0] == group])
         self._popped_ms.pop(group, None)
         self._parts.traffic.forget_group(group)
-        self._journal.note(Forgotten(group, ""))
 
     def _forget(self, keys: list[tuple[str, str]]) -> None:
-        for key in keys:
-            table = self._tables.pop(key)
-            for number in list(table.queues):
+        for group, topic in keys:
+            table = self._tables.pop((group, topic))
+            numbers = list(table.queues)
+            self._deliveries.note([forgotten(PopKey(group, topic, one)) for one in numbers])
+            for number in numbers:
                 table.drop(number)
+        self._deliveries.sync()
 
     def retain(self) -> None:
         """Finish what retention has taken."""

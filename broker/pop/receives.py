@@ -32,7 +32,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from ...proto.clock import past_instant
 from ...proto.errors import InvalidReceiptHandle, Overloaded, PocketMQError
 from ...proto.topics import RETRY_PREFIX, retry_topic
 from ..config import BrokerConfig
@@ -40,7 +39,7 @@ from ..messages.filters import FilterChoice
 from ..timing.purgatory import Purgatory, WatchedOperation, end_of_wait
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
-from .journal_format import ClockMark, PopKey
+from .deliveries import PopKey
 
 logger = logging.getLogger(__name__)
 _KINDS: Final = {"p": False, "r": True}
@@ -456,14 +455,6 @@ class PopLeases:
             self._heard_ms[owner] = self.wall_ms()
         lease.timer = self._timers.at(deadline_ms, partial(self._fire, lease, lapsed))
         return lease
-
-    def restored_ms(self, mark: ClockMark, kept_ms: int) -> int:
-        """Convert KEPT_MS, a timer time of an earlier process whose clocks showed MARK, to the timer time of this
-        process.
-
-        The time between is taken from the wall clock; if that was set back, it is 0.
-        """
-        return past_instant(self._timers, mark.unix_ms) + kept_ms - mark.now_ms
 
     def release(self, entry: PopEntry) -> None:
         """Remove ENTRY from its lease, which ends with the last one."""

@@ -33,7 +33,7 @@ from typing import Final
 
 from ...proto.properties import RETRY_TOPIC, SHARDING_KEY
 from ...proto.record import property_value
-from .journal_format import Finished, FoundQueue
+from .deliveries import FoundQueue, finished
 from .receives import Asked, Lane, PopEntry, PopQueue, Rules, Taken
 from .table import PopParts, Table, exhausted, times_of
 
@@ -116,16 +116,16 @@ class OrderedTable(Table):
         lane.turn = self.turn
         taken.append((entry, data))
 
-    def finish(self, entry: PopEntry, copy_at: int = 0) -> None:
+    def finish(self, entry: PopEntry, *, is_dead: bool = False) -> None:
         lane, number = _lane_of(entry), entry.queue.key.queue
         self.release(entry)
-        self.parts.journal.note(Finished(entry.queue.key, entry.offset, copy_at))
+        self.parts.deliveries.note([finished(entry.queue.key, entry.offset)])
         entry.acknowledged = True
         if entry not in lane.batch:
             self._lanes[number].remove(entry)
             self._remove(entry)
             return
-        if copy_at:  # A dead letter is not redelivered with its batch.
+        if is_dead:  # A dead letter is not redelivered with its batch.
             lane.batch.remove(entry)
             self._remove(entry)
         while lane.batch and lane.batch[0].acknowledged:
@@ -357,9 +357,9 @@ class RetryTable(Table):
             if entry.lane is not None:
                 entry.lane.held.append(entry)
 
-    def finish(self, entry: PopEntry, copy_at: int = 0) -> None:
+    def finish(self, entry: PopEntry, *, is_dead: bool = False) -> None:
         may_be_held = entry.lease is None
-        super().finish(entry, copy_at)
+        super().finish(entry, is_dead=is_dead)
         if may_be_held and entry.lane is not None and entry in entry.lane.held:
             entry.lane.held.remove(entry)
 

@@ -12,8 +12,8 @@ a damaged one instead of becoming a dead letter.
 A receive that repeats an attempt's id gets what that attempt got and has not finished, at once, with the same handles
 and without counting: its answer was lost, or came too late.
 
-The queues and entries are begun with from the journal, and every change of them is noted there. Messages that nobody
-looked at yet are looked at through the group's filter.
+The queues and entries are begun with from what was kept (deliveries.py), and every change of them is noted there.
+Messages that nobody looked at yet are looked at through the group's filter.
 
 The event loop owns it. A delivery costs some 5 µs beside reading, an acknowledgement as much.
 """
@@ -31,25 +31,30 @@ import numpy as np
 from ...proto.errors import InvalidReceiptHandle, InvalidRecord, Overloaded, PocketMQError
 from ...proto.record import log_offset_and_times
 from ...proto.record_run import starts_of
+from ...store.format.table_frames import PUT
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ...store.slices import Slices
+from ...store.tables import TableChange
 from ..account import EVERY, QueueLook
 from ..accounts import Accounts
 from ..config import BrokerConfig
 from ..messages.filters import FilterChoice, share_of_turn
 from ..metrics.traffic import TrafficCounts
 from ..offsets import Offsets
-from .journal_format import (
-    Change,
-    Finished,
-    FoundDeliveries,
+from .deliveries import (
+    LOOKED,
+    WAITS,
+    DeliveryChange,
+    DeliveryRow,
     FoundQueue,
     InFlight,
-    Looked,
-    Moved,
-    PopJournal,
+    KeptDeliveries,
     PopKey,
+    finished,
+    forgotten,
+    in_flight,
+    looked,
 )
 from .receives import (
     RENEWED_MAX_MS,
@@ -87,7 +92,7 @@ class PopParts:
     store: MessageStore
     offsets: Offsets
     leases: PopLeases
-    journal: PopJournal
+    deliveries: KeptDeliveries
     serials: Iterator[int]
     bury: Bury
     config: BrokerConfig
@@ -166,10 +171,10 @@ class Table:
     def take_new(self, asked: Asked, rules: Rules) -> Taken:
         """Deliver what is not in flight."""
         taken: list[tuple[PopEntry, bytes]] = []
-        looked: list[PopQueue] = []
+        looked_at: list[DeliveryChange] = []
         try:
             buried = self._take_due(asked, rules, taken)
-            more = self._take_new(asked, rules, taken, looked)
+            more = self._take_new(asked, rules, taken, looked_at)
         except PocketMQError:
             for entry, _ in taken:
                 if not entry.serial:
@@ -177,9 +182,9 @@ class Table:
             self.lapse([entry for entry, _ in taken])
             raise
         deliveries = self.lend(taken, asked) if taken else []
-        for queue in looked:
+        if looked_at:
             # Behind what is in flight: a journal that lost its end must not take that for finished.
-            self.parts.journal.note(Looked(queue.key, queue.next_offset))
+            self.parts.deliveries.note(looked_at)
         return Taken(deliveries, buried, more)
 
     def _take_due(self, asked: Asked, rules: Rules, taken: list[tuple[PopEntry, bytes]]) -> int:
@@ -209,9 +214,9 @@ class Table:
         asked: Asked,
         rules: Rules,
         taken: list[tuple[PopEntry, bytes]],
-        looked: list[PopQueue],
+        looked_at: list[DeliveryChange],
     ) -> bool:
-        """Add to TAKEN what was not looked at yet, up to the batch, and to LOOKED where that was.
+        """Add to TAKEN what was not looked at yet, up to the batch, and to LOOKED_AT where that was.
 
         Return whether there is more to look at.
         """
@@ -225,7 +230,7 @@ class Table:
                 continue
             more |= self._look(queue, asked, taken)
             if queue.next_offset > before:
-                looked.append(queue)
+                looked_at.append(TableChange(PUT, queue.key, LOOKED, queue.next_offset))
                 self.settle(queue)
         return more
 
@@ -302,9 +307,9 @@ class Table:
         )
         attempt_id = asked.attempt_id if len(asked.attempt_id) <= ATTEMPT_ID_MAX else ""
         self.attempted(lease, attempt_id)
-        note, serials, topic = parts.journal.note, parts.serials, asked.topic
+        serials, topic = parts.serials, asked.topic
         is_retry = topic != self.topic
-        deliveries = []
+        deliveries, changes = [], []
         for entry, data in taken:
             entry.log_offset, times = log_offset_and_times(data)
             if not again:
@@ -312,13 +317,15 @@ class Table:
                 entry.serial = next(serials)
             key, offset, serial = entry.queue.key, entry.offset, entry.serial
             attempt = entry.attempt
-            note(InFlight(key, offset, attempt, until_ms, owner, serial, renews, attempt_id))
+            delivery = InFlight(attempt, until_ms, owner, serial, renews, attempt_id)
+            changes.append(in_flight(key, offset, delivery))
             handle = encode_handle(is_retry, key.queue, offset, serial)
             deliveries.append(
                 PoppedMessage(
                     data, topic, key.queue, offset, entry.attempt + times, handle, invisible_ms
                 )
             )
+        parts.deliveries.note(changes)
         for retried in (False, True):
             sizes = [len(one.record) for one in deliveries if (one.attempt > 1) is retried]
             if sizes:
@@ -348,8 +355,7 @@ class Table:
 
     def note_undelivered(self, entry: PopEntry) -> None:
         """Note that ENTRY was looked at, and waits: a look at what is behind it does not finish it."""
-        waits = InFlight(entry.queue.key, entry.offset, 0, 0, "", 0, False)
-        self.parts.journal.note(waits)
+        self.parts.deliveries.note([in_flight(entry.queue.key, entry.offset, WAITS)])
 
     def _bury(self, entry: PopEntry, data: bytes, reason: str) -> bool:
         """Put ENTRY, whose record is DATA, among the dead letters; return whether it was put away.
@@ -358,7 +364,7 @@ class Table:
         which no copy can be made, is finished without one.
         """
         try:
-            copy = self.parts.bury(data, self.group, reason, times_of(entry, data) + 1)
+            self.parts.bury(data, self.group, reason, times_of(entry, data) + 1)
         except InvalidRecord as error:
             logger.error(
                 "message is damaged and given up group=%s topic=%s queue=%s offset=%s problem=%s",
@@ -376,7 +382,7 @@ class Table:
             self.release(entry)
             self.parts.leases.grant([entry], until_ms, "", self.lapsed)
             return False
-        self.finish(entry, int(copy.log_offsets[0]))
+        self.finish(entry, is_dead=True)
         return True
 
     # --- what becomes of deliveries
@@ -410,11 +416,8 @@ class Table:
             entry.attempt -= 1
         entry.serial = next(parts.serials)
         until_ms = parts.leases.now_ms() + invisible_ms
-        parts.journal.note(
-            InFlight(
-                entry.queue.key, entry.offset, entry.attempt, until_ms, owner, entry.serial, False
-            )
-        )
+        delivery = InFlight(entry.attempt, until_ms, owner, entry.serial, False)
+        parts.deliveries.note([in_flight(entry.queue.key, entry.offset, delivery)])
         if invisible_ms > 0:
             parts.leases.grant([entry], until_ms, owner, self.lapsed)
         else:
@@ -445,13 +448,13 @@ class Table:
             if not leases:
                 del self.attempts[lease.attempt_id]
 
-    def finish(self, entry: PopEntry, copy_at: int = 0) -> None:
-        """Note that ENTRY is finished; with a COPY_AT if its dead letter lies there in the log."""
+    def finish(self, entry: PopEntry, *, is_dead: bool = False) -> None:
+        """Note that ENTRY is finished; IS_DEAD: the log has its dead letter."""
         queue = entry.queue
         self.release(entry)
         del queue.entries[entry.offset]
         self.parts.in_flight -= 1
-        self.parts.journal.note(Finished(queue.key, entry.offset, copy_at))
+        self.parts.deliveries.note([finished(queue.key, entry.offset)])
         if entry.offset == queue.low:
             self.settle(queue)
 
@@ -490,17 +493,21 @@ class Table:
         return queue
 
     def restore(self, number: int, found: FoundQueue, *, clean: bool) -> None:
-        """Go on with queue NUMBER as the journal FOUND it.
+        """Go on with queue NUMBER as the journal FOUND it, and note what of that does not count.
 
         What the offsets say is finished is; what the log has lost is not looked at yet. Leases renew no more, whether
         or not their owners live: they may never have got the answer. After a CLEAN stop offsets that are behind the
         journal were moved there by somebody else, and count.
         """
         queue = self._begin(number, from_oldest=True)
+        note = self.parts.deliveries.note
         if clean and queue.low < min(found.in_flight, default=found.looked):
+            note([forgotten(queue.key)])
             return
         low, end = self.parts.store.queue_bounds(self.topic, number)
         queue.next_offset = min(max(found.looked, queue.next_offset), end)
+        if queue.next_offset != found.looked:
+            note([looked(queue.key, queue.next_offset)])
         lent: dict[tuple[str, int, bool, str], list[PopEntry]] = {}
         for offset in sorted(found.in_flight):
             if max(low, queue.low) <= offset < queue.next_offset:
@@ -509,6 +516,8 @@ class Table:
                 entry.attempt, entry.serial = one.attempt, one.serial
                 key = (one.owner, one.until_ms, one.renews, one.attempt_id)
                 lent.setdefault(key, []).append(entry)
+        if gone := [one for one in found.in_flight if one not in queue.entries]:
+            note([finished(queue.key, one) for one in gone])
         self.parts.in_flight += len(queue.entries)
         now_ms = self.parts.leases.now_ms()
         for (owner, until_ms, renews, attempt_id), entries in lent.items():
@@ -526,11 +535,13 @@ class Table:
     def take_over(self, other: Table) -> None:
         """Go on with what OTHER has, which does not any more."""
         self.turn = other.turn
-        found = FoundDeliveries(other.changes())
+        found: dict[int, list[tuple[int, InFlight | int]]] = {}
+        for key, offset, value in other.rows():
+            found.setdefault(key.queue, []).append((offset, value))
         for number in list(other.queues):
             other.drop(number)
-        for key, queue in found.queues.items():
-            self.restore(key.queue, queue, clean=False)
+        for number, rows in found.items():
+            self.restore(number, FoundQueue.of(rows), clean=False)
 
     def move(self, number: int, offset: int) -> None:
         """Begin anew at OFFSET of queue NUMBER."""
@@ -538,7 +549,8 @@ class Table:
         key = PopKey(self.group, self.topic, number)
         self.queues[number] = PopQueue(key, offset)
         self.parts.offsets.commit(self.topic, self.group, number, offset)
-        self.parts.journal.note(Moved(key, offset))
+        self.parts.deliveries.note([forgotten(key), looked(key, offset)])
+        self.parts.deliveries.sync()
         self.parts.wake((self.group, self.topic))
 
     def catch_up(self) -> None:
@@ -585,26 +597,23 @@ class Table:
         for queue in self.queues.values():
             queue.check()
 
-    def changes(self) -> Iterator[Change]:
-        """Return the changes that make the table as it is, queue by queue. It may change while they are taken."""
+    def rows(self) -> Iterator[DeliveryRow]:
+        """Yield what is to be kept of the table, queue by queue. It may change meanwhile."""
         for queue in list(self.queues.values()):
-            looked = Looked(queue.key, queue.next_offset)
+            next_offset = queue.next_offset
             for entry in list(queue.entries.values()):
                 if entry.acknowledged:
                     continue
                 lease = entry.lease
-                in_flight = InFlight(
-                    queue.key, entry.offset, entry.attempt, 0, "", entry.serial, False
-                )
+                until_ms, owner, renews, attempt_id = 0, "", False, ""
                 if lease is not None:
-                    in_flight = in_flight._replace(
-                        until_ms=lease.deadline_ms,
-                        owner=lease.owner,
-                        renews=lease.ends_ms > 0,
-                        attempt_id=lease.attempt_id,
-                    )
-                yield in_flight
-            yield looked
+                    until_ms, owner, attempt_id = lease.deadline_ms, lease.owner, lease.attempt_id
+                    renews = lease.ends_ms > 0
+                delivery = InFlight(
+                    entry.attempt, until_ms, owner, entry.serial, renews, attempt_id
+                )
+                yield queue.key, entry.offset, delivery
+            yield queue.key, LOOKED, next_offset
 
 
 def times_of(entry: PopEntry, data: bytes) -> int:

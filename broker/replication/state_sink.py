@@ -34,7 +34,7 @@ from ..kept_tables import KeptTables
 from ..offsets import Offsets, Safe
 from .follower_view import FollowerTables
 from .frames import STATE_SIZE_MAX, check_state, read_state
-from .state_pops import POPS_FILE, PopsSink
+from .state_deliveries import DELIVERIES_FILE, DeliveriesSink
 from .state_source import DELAYS_FILE, DELETED, GROUPS_FILE, TOPICS_FILE, EntryKey, epoch_of
 from .state_timers import TIMERS_FILE, TimersSink
 from .table_stream import TableSink, stream_file
@@ -96,14 +96,15 @@ class StateSink:
         self._groups = KeptSink(store, GROUPS_FILE, state_tables.GROUPS, unix_ms)
         self._kept = [self._topics, self._groups]
         self._offsets = OffsetsSink(store, unix_ms)
-        self._tables = KeptTables.open(store, _Clock(unix_ms, now_ms))
+        clock = _Clock(unix_ms, now_ms)
+        self._tables = KeptTables.open(store, clock)
         self._levels = LevelsSink(store, unix_ms, self._saver)
         self._timers = TimersSink(store, unix_ms)
         self._parts: dict[str, SinkPart] = {
             **{part.file: part for part in self._kept},
             OFFSETS_FILE: self._offsets,
             DELAYS_FILE: self._levels,
-            POPS_FILE: PopsSink(store),
+            DELIVERIES_FILE: DeliveriesSink(self._tables.deliveries, clock),
             TIMERS_FILE: self._timers,
             **{stream_file(one): TableSink(one) for one in self._tables.replicated},
         }

@@ -15,12 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.pop.journal import Journal
 from pocketmq.broker.pop.receives import PoppedMessage
-from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.errors import InvalidReceiptHandle, PocketMQError
 from pocketmq.store.disk import Disk
-from pocketmq.store.message_store import MessageStore
+from pocketmq.store.table_journal import JournalSizes
 
 from ..broker.pop.popping import GROUP, TOPIC, Popping, bodies
 from ..fakes import Crash, RecordingDisk
@@ -32,12 +30,11 @@ FIRST = int(os.environ.get("POCKETMQ_SEED", "1"))
 COUNT = int(os.environ.get("POCKETMQ_SEEDS", "15"))
 
 
-def make_journal(store: MessageStore, timers: Timers) -> Journal:
-    return Journal(store, timers, timers, file_bytes=2_048, snapshot_bytes=4_096)
+SIZES = JournalSizes(file=2_048, snapshot=4_096, journal=16_384)
 
 
 def popping(path: Path, disk: Disk | None, flush: str) -> Popping:
-    return Popping(path, make_journal=make_journal, disk=disk, flush=flush)  # type: ignore[arg-type]
+    return Popping(path, sizes=SIZES, disk=disk, flush=flush)  # type: ignore[arg-type]
 
 
 class Traffic:
@@ -122,9 +119,9 @@ async def power_cut(seed: int, flush: str, folder: Path) -> tuple[Traffic, Path,
             if traffic.random.random() < 0.02:
                 await broker.restart()
     if broker is not None:
-        assert isinstance(broker.journal, Journal)
-        broker.journal._stop()
+        broker.kill()
         await broker.timers.stop()
+        await broker.ticks.stop()
     disk.rebuild(str(folder / "after"))
     now_ms = broker.clock.now_ms() if broker is not None else 0
     return traffic, folder / "after", now_ms

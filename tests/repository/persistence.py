@@ -42,7 +42,6 @@ DECLARED: Final = {
     },
     "broker/delay/progress.py": {"config/delayOffset.json"},
     "broker/offsets.py": {"config/consumerOffset.json"},
-    "broker/pop/journal.py": {"pocketmq/pop/journal-N", "pocketmq/pop/snapshot-N"},
     "broker/producers/producers.py": {"pocketmq/producers.json"},
     "store/table_journal.py": {"pocketmq/tables/journal-N"},
 }

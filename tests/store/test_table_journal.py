@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,35 @@ from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import DiskFailure, StoreError, StoreFull
 from pocketmq.store.disk import Entry
 from pocketmq.store.flush import Flusher, FlushJob, sync_all
-from pocketmq.store.format.table_frames import TableVersion, entry, frame, head, section
+from pocketmq.store.format.table_frames import (
+    DROP,
+    PUT,
+    TableVersion,
+    entry,
+    frame,
+    head,
+    section,
+)
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.table_files import TableFiles, journal_path, read_entries, read_tables
-from pocketmq.store.table_journal import LAZY_MS, RETRY_MS, JournalSizes
-from pocketmq.store.tables import Durability, JournalTable, JsonCodec, raw_table
+from pocketmq.store.table_journal import (
+    LAZY_MS,
+    RETRY_MS,
+    JournalParts,
+    JournalSizes,
+    TableJournal,
+)
+from pocketmq.store.tables import (
+    AnyChange,
+    Durability,
+    JournalTable,
+    JsonCodec,
+    TableChange,
+    raw_table,
+)
 
 from ..fakes import FaultyDisk
-from .table_worlds import FakeLog, JsonTable, Turns, World, opened_journal
+from .table_worlds import SMALL, FakeLog, JsonTable, Turns, World, opened_journal
 
 Damage = Callable[[list[Path]], None]
 LARGE = JournalSizes(file=1 << 16)
@@ -708,3 +730,172 @@ def test_a_table_of_a_later_version_lacks_nothing(tmp_path: Path) -> None:
     later.journal.add(JournalTable(9, "later", JsonCodec(), Durability.LAZY, ordered=True))
     later.open()
     assert later.found.incomplete == set()
+
+
+# --- instants, and changes of one turn
+
+
+@dataclass
+class TwoClocks:
+    """A process with a table of instants, whose own clock begins at START_MS when the wall clock shows UNIX_MS."""
+
+    path: Path
+    start_ms: int
+    unix_at_start_ms: int
+    later_ms: int = 0
+    turns: Turns = field(default_factory=Turns)
+
+    def __post_init__(self) -> None:
+        self.table: JournalTable[str, str, int] = JournalTable(
+            3,
+            "instants",
+            JsonCodec(),
+            Durability.WITH_LOG,
+            ordered=True,
+            shifted=lambda value, ms: value + ms,
+        )
+        self.quiet: JsonTable = JournalTable(1, "quiet", JsonCodec(), Durability.WITH_LOG)
+        self.disk = FaultyDisk()
+        parts = JournalParts(
+            disk=self.disk,
+            folder=f"{self.path}/tables",
+            log=new_log(),
+            flusher=Flusher("not started: syncs at once"),
+            clock=VirtualClock(),
+            entry_clock=self,
+            call_owner=lambda function: function(),
+            failed=lambda error: None,
+        )
+        self.journal = TableJournal(parts, SMALL)
+        self.journal.add(self.table)
+        self.journal.add(self.quiet)
+        self.journal.open()
+        self.journal.start(self.turns.soon)
+
+    def now_ms(self) -> int:
+        return self.start_ms + self.later_ms
+
+    def unix_ms(self) -> int:
+        return self.unix_at_start_ms + self.later_ms
+
+
+class TestInstants:
+    @pytest.mark.parametrize("clean", [True, False])
+    @pytest.mark.parametrize("settled", [True, False], ids=["snapshot", "no snapshot"])
+    def test_instants_become_those_of_the_process_that_reads_them(
+        self, tmp_path: Path, clean: bool, settled: bool
+    ) -> None:
+        unix_ms = 1_000_000
+        due_unix_ms = unix_ms + 60_000
+        process = TwoClocks(tmp_path, 500, unix_ms)
+        process.table.put("s", "first", process.start_ms + 60_000)
+        for start_ms in (90_000, 3, 7_000):
+            (process.turns.run_all if settled else process.turns.run)()
+            process.later_ms = 1_000
+            process.journal.tick()
+            if clean:
+                process.journal.close()
+            unix_ms += 5_000
+            process = TwoClocks(tmp_path, start_ms, unix_ms)
+            assert process.table.get("s", "first") == start_ms + due_unix_ms - unix_ms
+            process.table.put("s", f"{start_ms}", start_ms + 1)
+        assert process.table.of_scope("s").keys() == {"first", "90000", "3", "7000"}
+
+    def test_no_time_has_passed_if_the_wall_clock_was_set_back(self, tmp_path: Path) -> None:
+        process = TwoClocks(tmp_path, 500, 1_000_000)
+        process.table.put("s", "k", 800)
+        process.journal.close()
+        assert TwoClocks(tmp_path, 70_000, 400_000).table.get("s", "k") == 70_300
+
+    def test_tables_without_instants_stay_as_they_are(self, tmp_path: Path) -> None:
+        process = TwoClocks(tmp_path, 500, 1_000_000)
+        process.quiet.put("s", "k", 800)
+        process.journal.close()
+        assert TwoClocks(tmp_path, 70_000, 1_000_000).quiet.get("s", "k") == 800
+
+    def test_instants_are_right_if_the_snapshot_of_the_start_fails(self, tmp_path: Path) -> None:
+        process = TwoClocks(tmp_path, 500, 1_000_000)
+        process.table.put("s", "k", 800)
+        process.turns.run_all()
+        process.journal.close()
+        process = TwoClocks(tmp_path, 70_000, 1_000_000)
+        process.disk.run_full("snapshot-3")
+        process.turns.run_all()
+        assert TwoClocks(tmp_path, 9_000, 1_000_000).table.get("s", "k") == 9_300
+
+
+class TestOneTurn:
+    def test_changes_together_are_one_frame_in_their_order(self, tmp_path: Path) -> None:
+        world = World(tmp_path, new_log())
+        world.turns.run_all()
+        before = world.journal._sequence
+        changes: list[AnyChange] = [TableChange(PUT, "s", f"{n}", n) for n in range(3)]
+        world.deliveries.change_all([*changes, TableChange(DROP, "s", "1")])
+        assert world.rows()[2] == {("s", "0"): 0, ("s", "2"): 2}
+        world.turns.run()
+        assert world.journal._sequence == before + 1
+        assert World(tmp_path, world.log).rows()[2] == world.rows()[2]
+
+    def test_who_waits_for_the_write_is_called_at_the_end_of_the_turn(self, tmp_path: Path) -> None:
+        world = World(tmp_path, new_log())
+        world.turns.run_all()
+        told: list[object] = []
+        world.journal.when_written(world.deliveries, told.append)
+        assert told == [None], "nothing is to be written"
+        world.deliveries.put("s", "k", 1)
+        world.journal.when_written(world.deliveries, told.append)
+        world.journal.when_written(world.deliveries, told.append)
+        assert told == [None]
+        world.turns.run()
+        assert told == [None] * 3
+        assert World(tmp_path, world.log).deliveries.get("s", "k") == 1
+
+    def test_who_waits_for_the_device_does_not_wait_for_lazy_tables(self, tmp_path: Path) -> None:
+        world = World(tmp_path, new_log())
+        world.turns.run_all()
+        world.log.grow()
+        world.deliveries.put("s", "k", 1)
+        world.offsets.put("s", "k", 1)
+        told: list[object] = []
+        world.journal.when_synced(told.append)
+        assert told == [None]
+        assert world.log.flushed == world.log.end
+        again = World(tmp_path, world.log)
+        assert (again.deliveries.get("s", "k"), again.offsets.get("s", "k")) == (1, None)
+
+    async def test_who_waits_is_told_while_the_journal_cannot_be_written(
+        self, tmp_path: Path
+    ) -> None:
+        disk = FaultyDisk()
+        world = World(tmp_path, new_log(), disk=disk)
+        world.turns.run_all()
+        disk.run_full("/tables/")
+        told: list[object] = []
+        world.deliveries.put("s", "k", 1)
+        world.journal.when_synced(told.append)
+        world.deliveries.put("s", "k", 2)
+        world.journal.when_written(world.deliveries, told.append)
+        world.turns.run_all()
+        assert told == [None, None]
+        # Then the next snapshot makes it durable, and that is waited for.
+        disk.heal()
+        await world.clock.advance(RETRY_MS)
+        world.journal.tick()
+        world.journal.when_synced(told.append)
+        assert told == [None, None]
+        world.turns.run_all()
+        assert told == [None] * 3
+        assert World(tmp_path, world.log).deliveries.get("s", "k") == 2
+
+    def test_nothing_follows_the_end(self, tmp_path: Path) -> None:
+        world = World(tmp_path, new_log())
+        world.turns.run_all()
+        world.deliveries.change_all([TableChange(PUT, "s", f"{n}", n) for n in range(300)])
+        world.journal.close()
+        files = TableFiles.of(OsDisk(), world.folder).all()
+        world.deliveries.put("s", "k", 1)
+        world.journal.sync()
+        world.turns.run_all()
+        world.journal.tick()
+        assert TableFiles.of(OsDisk(), world.folder).all() == files
+        assert World(tmp_path, world.log).found.ended

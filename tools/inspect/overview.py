@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from ...broker.pop.journal import folder_in, read
+from ...broker.pop.deliveries import DeliveryTable
 from ...proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from ...proto.topics import SCHEDULE_TOPIC
 from ...store.damage import SetAside, set_aside
@@ -32,6 +32,7 @@ from ...store.log_view import Gap, LogWalk
 from ...store.queue_view import QueueExtent, QueueView
 from ...store.state_files import BROKEN_FOLDER
 from ...store.system import lock_is_held
+from ...store.table_files import FOLDER, read_entries
 from ...store.view import QUEUE_FOLDERS, QueueFolder, StoreView
 from ..counted import counted
 from .document import checkpoint
@@ -320,8 +321,9 @@ class Overview:
 
     def _delivered(self) -> int:
         """Return how many messages our broker's journal says were popped and not acknowledged."""
-        kept = read(self.files.disk, folder_in(self.files.path("pocketmq")), self.walk.end)
-        return sum(len(queue.in_flight) for queue in kept.found.queues.values())
+        table = DeliveryTable()
+        read_entries(self.files.disk, self.files.path(f"pocketmq/{FOLDER}"), [table])
+        return sum(len(queue.in_flight) for queue in table.found().values())
 
     def _file_rows(self) -> Iterator[dict[str, Any]]:
         """Yield number and length of the files of each folder below the root."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from ...broker.pop.journal import folder_in, read
+from ...broker.pop.deliveries import DeliveryTable
 from ...proto.properties import REAL_QUEUE_ID, REAL_TOPIC, TAGS, TIMER_DELETE_KEY, UNIQ_KEY
 from ...proto.record import Record
 from ...proto.topics import SCHEDULE_TOPIC, SYSTEM_PREFIX, TIMER_TOPIC
@@ -28,6 +28,7 @@ from ...store.apache.store import JavaReading
 from ...store.apache.timers import JavaTimers
 from ...store.format.timer_log import DELETE, NONE, RECORD_SIZE, TimerRecord, records
 from ...store.queue_entries import entries_of
+from ...store.table_files import FOLDER, read_entries
 
 if TYPE_CHECKING:
     from ...store.opened_store import OpenedStore
@@ -235,21 +236,21 @@ class _Pops:
 
 def _lent(store: OpenedStore) -> dict[tuple[str, int, str], HeldMessages]:
     """Return what our broker's journal says was delivered and not finished, by topic, queue, group."""
-    folder = folder_in(posixpath.join(store.root, "pocketmq"))
-    kept = read(store.disk, folder, store.log_end)
-    if store.clean and not kept.ended:
+    table = DeliveryTable()
+    found = read_entries(store.disk, posixpath.join(store.root, "pocketmq", FOLDER), [table])
+    if store.clean and not found.ended:
         return {}  # Another broker ran on the store since.
     committed = {
         (one.topic, one.queue_id, one.group): one.offset for one in store.committed_offsets()
     }
     lent = {}
-    for key, queue in kept.found.queues.items():
+    for key, queue in table.found().items():
         place = (key.topic, key.queue, key.group)
         low = committed.get(place, 0)
         untils = [
             one.until_ms
-            for one in queue.in_flight.values()
-            if low <= one.offset < queue.looked and one.serial
+            for offset, one in queue.in_flight.items()
+            if low <= offset < queue.looked and one.serial
         ]
         lent[place] = HeldMessages(len(untils), max(untils, default=0), max(low, queue.looked))
     return lent

@@ -182,6 +182,24 @@ def test_files_of_earlier_versions_are_deleted(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("others", [[], ["notes"], ["journal-1"]], ids=["alone", "file", "folder"])
+def test_the_journal_of_deliveries_of_earlier_versions_is_deleted(
+    tmp_path: Path, others: list[str]
+) -> None:
+    store = open_store(tmp_path)
+    pop = tmp_path / "pocketmq" / "pop"
+    pop.mkdir(parents=True)
+    for name in ("journal-00000007", "journal-00000008", "snapshot-00000007", "snapshot-1.tmp"):
+        (pop / name).write_bytes(b"of version 0.2")
+    for name in others:
+        (pop / name).write_bytes(b"kept") if name == "notes" else (pop / name).mkdir()
+
+    tables_of(store)
+
+    assert sorted(path.name for path in pop.iterdir()) == others if others else not pop.exists()
+    store.close()
+
+
 @pytest.mark.parametrize(
     ("scope", "key", "row"),
     [

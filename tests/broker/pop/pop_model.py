@@ -20,12 +20,10 @@ from typing import Final
 
 import pytest
 
-from pocketmq.broker.pop.journal import Journal
 from pocketmq.broker.pop.receives import PoppedMessage
-from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.errors import InvalidReceiptHandle
 from pocketmq.store.format.state_tables import parse_consumer_offsets
-from pocketmq.store.message_store import MessageStore
+from pocketmq.store.table_journal import JournalSizes
 
 from .popping import GROUP, TOPIC, Popping
 
@@ -61,8 +59,7 @@ class Message:
         return self.acknowledged or self.dead
 
 
-def make_journal(store: MessageStore, timers: Timers) -> Journal:
-    return Journal(store, timers, timers, file_bytes=2_048, snapshot_bytes=4_096)
+SIZES: Final = JournalSizes(file=2_048, snapshot=4_096, journal=16_384)
 
 
 class Driver:
@@ -72,7 +69,7 @@ class Driver:
         self.random = Random(seed)
         self.ordered = ordered
         self.path = path
-        self.broker = Popping(path, queues=QUEUES, make_journal=make_journal)
+        self.broker = Popping(path, queues=QUEUES, sizes=SIZES)
         self.broker.group(retry_times_max=ATTEMPTS_MAX - 1, consume_message_orderly=ordered)
         self.messages: dict[tuple[int, int], Message] = {}
         self.by_body: dict[bytes, Message] = {}

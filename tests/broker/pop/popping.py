@@ -1,22 +1,28 @@
-"""A broker's pops without its network: a store, the tables, timers on a virtual clock, a journal in memory."""
+"""A broker's pops without its network: a store, the tables and their journal, timers on a virtual clock."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.consumer_groups import Groups
 from pocketmq.broker.events import BrokerEvents
 from pocketmq.broker.groups.retries import Retries
+from pocketmq.broker.kept_tables import KeptTables, folder_in
 from pocketmq.broker.messages.appender import Appends
 from pocketmq.broker.messages.filters import Filters
 from pocketmq.broker.offsets import Offsets
-from pocketmq.broker.pop.journal import Journal
-from pocketmq.broker.pop.journal_format import Change, FoundDeliveries, FoundQueue, PopJournal, Safe
+from pocketmq.broker.pop.deliveries import (
+    DeliveryTable,
+    FoundQueue,
+    InFlight,
+    KeptDeliveries,
+    PopKey,
+)
 from pocketmq.broker.pop.pops import Pops
 from pocketmq.broker.pop.receives import (
     Asked,
@@ -37,6 +43,8 @@ from pocketmq.store.format.state_tables import GroupConfig, TopicConfig
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
+from pocketmq.store.table_files import read_tables
+from pocketmq.store.table_journal import JournalSizes
 
 from ...runs import make_run, records_of, small_config
 from ..groups.retries.retrying import RULES
@@ -45,57 +53,30 @@ TOPIC, GROUP = "T", "g"
 INVISIBLE_MS = 30_000
 
 
-class Remembered:
-    """A journal that is a list, which outlives the broker."""
-
-    def __init__(self) -> None:
-        self.changes: list[Change] = []
-        self.everything: Callable[[], Iterator[Change]] = lambda: iter(())
-
-    def note(self, change: Change) -> None:
-        self.changes.append(change)
-
-    def write(self) -> None:
-        """All is kept."""
-
-    def when_safe(self, done: Safe) -> None:
-        done(None)
-
-    def replay(self) -> FoundDeliveries:
-        return FoundDeliveries(self.changes)
-
-    def start(self, everything: Callable[[], Iterator[Change]]) -> None:
-        self.everything = everything
-        self.changes = list(everything())
-
-    def close(self) -> None:
-        """Keep what there is."""
-
-
 class Popping:
     """Pops over a small store; `restart` begins again with what a restart leaves."""
+
+    deliveries_type: ClassVar[type[KeptDeliveries]] = KeptDeliveries
 
     def __init__(
         self,
         path: Path,
         *,
         queues: int = 1,
-        make_journal: Callable[[MessageStore, Timers], PopJournal] | None = None,
+        sizes: JournalSizes | None = None,
         disk: Disk | None = None,
         flush: Literal["async", "sync"] = "async",
         **settings: object,
     ) -> None:
-        """MAKE_JOURNAL is asked for the journal at each start; without it there is one in memory."""
         self.clock = VirtualClock()
         self.path = path
         self.config = BrokerConfig(**settings)  # type: ignore[arg-type]
         self.disk = disk or OsDisk()
         self.flush = flush
         self.random = Random(7)
-        self.remembered = Remembered()
+        self.sizes = sizes
         #: Groups with members that share queues.
         self.sharing: set[str] = set()
-        self.make_journal = make_journal or (lambda store, timers: self.remembered)
         self._begin()
         if not self.topics.has_queue(TOPIC, 0):
             self.topics.create(
@@ -119,12 +100,14 @@ class Popping:
         retries = Retries(
             self.store, self.topics, self.groups, self.appends, RULES, unix_ms, Random(1)
         )
-        self.journal = self.make_journal(self.store, self.timers)
+        self.tables = KeptTables.open(self.store, self.timers, sizes=self.sizes)
+        self.journal = self.tables.journal
+        is_sync = self.flush == "sync"
         parts = PopParts(
             store=self.store,
             offsets=self.offsets,
             leases=PopLeases(self.timers, self.clock.now_ms),
-            journal=self.journal,
+            deliveries=self.deliveries_type(self.tables.deliveries, self.journal, is_sync=is_sync),
             serials=serials_from(self.random.randbytes),
             bury=retries.bury,
             config=self.config,
@@ -140,6 +123,10 @@ class Popping:
             lambda group: group in self.sharing,
         )
         events.connect(BrokerEvents(messages_stored=[self.pops.arrived]))
+        self.journal.start(asyncio.get_running_loop().call_soon)
+        self.ticks = Timers(self.clock)
+        self.ticks.every(store_config.flush_interval_ms, self.journal.tick)
+        self.ticks.start()
         self.pops.start()
         self.timers.start()
         self.answers: list[Popped] = []
@@ -148,20 +135,38 @@ class Popping:
         self.purgatory.complete_all()
         self.filters.stop()
         await self.timers.stop()
+        await self.ticks.stop()
         if clean:
-            self.pops.close()
             self.offsets.save()
+            self.journal.close()
             self.store.close()
         else:
-            if isinstance(self.journal, Journal):
-                self.journal._stop()  # A killed process does nothing more.
+            self.kill()
             self.store._close_files()
+
+    def kill(self) -> None:
+        """Have the journal do nothing more, as in a process that was killed."""
+        self.journal._is_open = False
+        self.journal._abandon_snapshots()
+
+    def kept(self) -> dict[PopKey, FoundQueue]:
+        """Return what the files of the journal say."""
+        table = DeliveryTable()
+        read_tables(self.disk, folder_in(self.store.config.own_folder), [table])
+        return table.found()
 
     async def safe(self) -> Exception | None:
         """Wait until what was noted is safe; return what went wrong."""
         told: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self.pops.when_safe(told.set_result)
         return await told
+
+    async def settle(self) -> None:
+        """Let the snapshots that the journal makes be finished, those of a start too."""
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+            if not self.journal._snapshots and not self.journal._is_asked:
+                return
 
     async def restart(self, *, clean: bool = True) -> None:
         await self.stop(clean=clean)
@@ -227,10 +232,19 @@ class Popping:
         """Assert what always holds, and that a snapshot is worth as much as the journal."""
         for table in self.pops._tables.values():
             table.check()
-        mine = FoundDeliveries(self.remembered.changes).queues
-        for key, found in FoundDeliveries(self.remembered.everything()).queues.items():
+        self.journal.write()
+        mine = self.kept()
+        for key, found in found_in(self.pops).items():
             if key in mine:
                 assert _entries(mine[key]) == _entries(found)
+
+
+def found_in(pops: Pops) -> dict[PopKey, FoundQueue]:
+    """Return what a snapshot of POPS says."""
+    rows: dict[PopKey, list[tuple[int, InFlight | int]]] = {}
+    for key, offset, value in pops.rows():
+        rows.setdefault(key, []).append((offset, value))
+    return {key: FoundQueue.of(found) for key, found in rows.items()}
 
 
 def _entries(found: FoundQueue) -> dict[int, tuple[int, int]]:

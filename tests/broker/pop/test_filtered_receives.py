@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pocketmq.broker.messages.filters import choice_of
-from pocketmq.broker.pop.journal_format import PopKey
+from pocketmq.broker.pop.deliveries import PopKey
 from pocketmq.broker.pop.table import scan
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 

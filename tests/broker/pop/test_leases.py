@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pocketmq.broker.pop.journal_format import PopKey
+from pocketmq.broker.pop.deliveries import PopKey
 from pocketmq.broker.pop.receives import (
     RENEWED_MAX_MS,
     RENEWED_MS,

@@ -8,23 +8,26 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.delay.timed_pages import enter_page
-from pocketmq.broker.pop.journal import Journal, folder_in, read
-from pocketmq.broker.pop.journal_format import FoundDeliveries, PopKey
-from pocketmq.broker.replication import state_pops
-from pocketmq.broker.replication.state_pops import POPS_FILE, PopsPart, PopsSink
+from pocketmq.broker.kept_tables import KeptTables
+from pocketmq.broker.pop.deliveries import FoundQueue, PopKey
+from pocketmq.broker.replication import state_deliveries
+from pocketmq.broker.replication.state_deliveries import (
+    DELIVERIES_FILE,
+    DeliveriesPart,
+    DeliveriesSink,
+)
 from pocketmq.broker.replication.state_source import StateSource, TablePart
 from pocketmq.broker.replication.state_timers import TIMERS_FILE, TimersSink, TimersState
-from pocketmq.broker.timing.timers import Timers
+from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.topics import TIMER_TOPIC
 from pocketmq.store.message_store import MessageStore
-from pocketmq.store.os_disk import OsDisk
 
 from ...runs import Hand, bodies_of, open_store
 from ...store.following import feed
 from ...timed import NOW, SECOND, Message, opened, send, waiting
-from ..pop.journals import make
-from ..pop.popping import GROUP, INVISIBLE_MS, TOPIC, Popping, seen
+from ..pop.popping import GROUP, INVISIBLE_MS, TOPIC, Popping, found_in, seen
+from ..pop.table_files import SMALL
 
 # --- deliveries
 
@@ -33,17 +36,11 @@ from ..pop.popping import GROUP, INVISIBLE_MS, TOPIC, Popping, seen
 Tables = dict[PopKey, tuple[int, dict[int, tuple[int, str, int]]]]
 
 
-def said_by(store: MessageStore, now_ms: int) -> Tables:
-    """Return what a broker finds in the journal of STORE at NOW_MS."""
-    found = read(OsDisk(), folder_in(store.config.own_folder), 1 << 60).found
-    return tables_of(found, now_ms)
-
-
 def done_by(broker: Popping) -> Tables:
-    return tables_of(FoundDeliveries(broker.pops._changes()), broker.clock.now_ms())
+    return tables_of(found_in(broker.pops), broker.clock.now_ms())
 
 
-def tables_of(found: FoundDeliveries, now_ms: int) -> Tables:
+def tables_of(found: dict[PopKey, FoundQueue], now_ms: int) -> Tables:
     """Return what is known of the queues of which anything is."""
     tables = {
         key: (
@@ -55,34 +52,36 @@ def tables_of(found: FoundDeliveries, now_ms: int) -> Tables:
                 for offset, one in queue.in_flight.items()
             },
         )
-        for key, queue in found.queues.items()
+        for key, queue in found.items()
     }
     return {key: table for key, table in tables.items() if table != (0, {})}
 
 
 class Pair:
-    """A broker that delivers, and a follower's journal."""
+    """A broker that delivers, and a follower's table, by a clock that is SKEW_MS ahead of the broker's."""
 
-    def __init__(self, path: Path) -> None:
-        def small(store: MessageStore, timers: Timers) -> Journal:
-            return Journal(store, timers, timers, file_bytes=2_048, snapshot_bytes=1_024)
-
-        self.broker = make(path / "master", make_journal=small, queues=2)
+    def __init__(self, path: Path, skew_ms: int = 0) -> None:
+        self.broker = Popping(path / "master", sizes=SMALL, queues=2)
         self.store = open_store(path / "follower", replica=True)
-        assert isinstance(self.broker.journal, Journal)
-        part = PopsPart(self.broker.journal)
+        part = DeliveriesPart(self.broker.tables.deliveries, self.broker.clock)
         self.source = StateSource(1, [part], lambda: 0, lambda: [2])
+        self.skew_ms = skew_ms
         self.now_ms = 0
         self.links = 0
         self.wholes = 0
+        self.open()
         self.connect()
+
+    def open(self) -> None:
+        self.tables = KeptTables.open(self.store, Skewed(self.broker.clock, self.skew_ms))
 
     def connect(self) -> None:
         """A new link; the follower has started anew."""
         self.source.lost(self.links)
         self.links += 1
-        self.sink = PopsSink(self.store)
-        self.take(self.source.hello(self.links, 2, {POPS_FILE: 0}))
+        clock = Skewed(self.broker.clock, self.skew_ms)
+        self.sink = DeliveriesSink(self.tables.deliveries, clock)
+        self.take(self.source.hello(self.links, 2, {DELIVERIES_FILE: 0}))
 
     def take(self, frames: list[tuple[int, pb.FollowState]]) -> None:
         for link, frame in frames:
@@ -90,7 +89,7 @@ class Pair:
             self.wholes += whole
             content = self.sink.read(frame.whole if whole else frame.diff)
             self.sink.apply(content, whole=whole, log_offset=0)
-            ack = pb.FollowStateAck(file=POPS_FILE, version=frame.version)
+            ack = pb.FollowStateAck(file=DELIVERIES_FILE, version=frame.version)
             self.sink.when_safe(lambda error: None)
             self.source.acked(link, ack)
 
@@ -99,21 +98,41 @@ class Pair:
         self.take(self.source.changed(self.now_ms))
 
     def said(self) -> Tables:
-        return said_by(self.store, self.broker.clock.now_ms())
+        """Return what the follower has, as of the broker's clock."""
+        found = self.tables.deliveries.found()
+        for queue in found.values():
+            for offset, one in queue.in_flight.items():
+                queue.in_flight[offset] = one._replace(until_ms=one.until_ms - self.skew_ms)
+        return tables_of(found, self.broker.clock.now_ms())
 
     async def stop(self) -> None:
         self.sink.close()
+        self.tables.journal.close()
         await self.broker.stop()
         self.store.close()
+
+
+class Skewed:
+    """A clock whose instants are MS ahead of CLOCK, which runs beside it."""
+
+    def __init__(self, clock: VirtualClock, ms: int) -> None:
+        self._clock = clock
+        self._ms = ms
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms() + self._ms
+
+    def unix_ms(self) -> int:
+        return self._clock.unix_ms()
 
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_follower_knows_what_was_delivered(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_pops, "DIFFS_MIN", 3_000)
+    monkeypatch.setattr(state_deliveries, "DIFFS_MIN", 3_000)
     rng = random.Random(seed)
-    pair = Pair(tmp_path)
+    pair = Pair(tmp_path, skew_ms=rng.choice([0, 7_000_000, -5_000]))
     broker, lent = pair.broker, []
     for _ in range(200):
         match rng.randrange(9):
@@ -135,8 +154,10 @@ async def test_a_follower_knows_what_was_delivered(
     pair.change()
     assert pair.wholes > 2
     expected = done_by(broker)
-    await pair.stop()
+    pair.tables.journal.close()
+    pair.open()
     assert pair.said() == expected
+    await pair.stop()
 
 
 async def test_a_group_that_is_forgotten_is_so_on_a_follower(tmp_path: Path) -> None:
@@ -154,8 +175,10 @@ async def test_a_group_that_is_forgotten_is_so_on_a_follower(tmp_path: Path) -> 
 
 async def test_damaged_deliveries_are_refused(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
-    with pytest.raises(ValueError, match="no change of kind"):
+    with pytest.raises(ValueError, match="no clock"):
         pair.sink.read(b"\xff and more")
+    with pytest.raises(ValueError, match="ends behind"):
+        pair.sink.read(bytes(16) + b"\xff and more")
     await pair.stop()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pocketmq.broker.events import BrokerEvents
 from pocketmq.broker.messages.fetch import Fetches
+from pocketmq.broker.pop.deliveries import KeptDeliveries
 from pocketmq.broker.service_v2.acknowledging import Acknowledging
 from pocketmq.broker.service_v2.lite_subscriptions import LiteSubscriptions
 from pocketmq.broker.service_v2.pulling import PullConsumers
@@ -17,6 +18,7 @@ from pocketmq.broker.service_v2.service import SERVICE, ServedMethods, ServiceV2
 from pocketmq.broker.service_v2.sessions import Sessions
 from pocketmq.broker.service_v2.subscriptions import Subscriptions
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.store.flush import Waiter
 from tests.fake_calls import FakeCall, FakeStream
 
 from ..pop.popping import GROUP, TOPIC, Popping
@@ -34,8 +36,18 @@ def seconds(value: float) -> timedelta:
     return timedelta(seconds=value)
 
 
+class SafeAtOnce(KeptDeliveries):
+    """Deliveries that are written at once, so that answers do not wait for the end of the turn."""
+
+    def when_safe(self, done: Waiter) -> None:
+        self.write()
+        done(None)
+
+
 class Consuming(Popping):
     """Pops and their face."""
+
+    deliveries_type = SafeAtOnce
 
     def __init__(self, path: Path, *, queues: int = 1, **settings: Any) -> None:
         super().__init__(path, queues=queues, **settings)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.pop.journal_format import Safe
 from pocketmq.proto.errors import DiskFailure, LeaseLost
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc import LATER
+from pocketmq.store.flush import Waiter
 from tests.fake_calls import FakeCall, FakeStream
 
 from ..pop.popping import GROUP, TOPIC
@@ -172,7 +172,7 @@ class TestOffsets:
     async def test_a_step_back_is_answered_once_it_is_saved(
         self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        saving: list[Safe] = []
+        saving: list[Waiter] = []
         monkeypatch.setattr(
             type(consuming.offsets), "when_saved", lambda _, done: saving.append(done)
         )

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.pop.journal_format import Safe
 from pocketmq.proto.errors import DiskFailure
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc import LATER
+from pocketmq.store.flush import Waiter
 from tests.fake_calls import FakeCall
 
 from ..pop.popping import GROUP, TOPIC
@@ -17,9 +17,9 @@ from .consuming import CLIENT, Consuming, handles_of, resource, seconds
 
 
 @pytest.fixture
-def waiting(consuming: Consuming, monkeypatch: pytest.MonkeyPatch) -> list[Safe]:
+def waiting(consuming: Consuming, monkeypatch: pytest.MonkeyPatch) -> list[Waiter]:
     """Return who waits for the journal to be safe."""
-    found: list[Safe] = []
+    found: list[Waiter] = []
     monkeypatch.setattr(type(consuming.pops), "when_safe", lambda _, done: found.append(done))
     return found
 
@@ -48,7 +48,7 @@ def asked(consuming: Consuming, name: str, handle: str) -> FakeCall:
     "name", ["AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"]
 )
 async def test_answers_wait_until_what_they_say_is_safe(
-    consuming: Consuming, waiting: list[Safe], name: str
+    consuming: Consuming, waiting: list[Waiter], name: str
 ) -> None:
     consuming.send(b"1")
     (handle,) = handles_of(consuming.receive())
@@ -63,7 +63,7 @@ async def test_answers_wait_until_what_they_say_is_safe(
     "name", ["AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"]
 )
 async def test_what_cannot_be_kept_is_said(
-    consuming: Consuming, waiting: list[Safe], name: str
+    consuming: Consuming, waiting: list[Waiter], name: str
 ) -> None:
     consuming.send(b"1")
     (handle,) = handles_of(consuming.receive())

@@ -13,7 +13,7 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.view import StoreView
 from pocketmq.tools.inspect.overview import Overview
 
-from ...broker.pop.journals import make
+from ...broker.pop.popping import Popping
 from ...recorded import expected, recorded_names, recorded_store
 from ...runs import make_run, open_store
 from .inspecting import document, unchanged, view
@@ -146,13 +146,15 @@ def test_what_waits_is_counted() -> None:
 
 
 async def test_what_was_popped_and_not_acknowledged_is_counted(tmp_path: Path) -> None:
-    broker = make(tmp_path)
+    broker = Popping(tmp_path)
     broker.send(b"a", b"b", b"c")
     broker.ack(broker.pop()[1])
     await broker.stop()
 
     assert document(tmp_path / "store", "overview")["waiting"]["delivered"] == 2
     assert "2 delivered and not acknowledged" in view(tmp_path / "store", "overview").stdout
+    tables = {one["name"]: one for one in document(tmp_path / "store", "tables")["tables"]}
+    assert tables["deliveries"]["entries"] == 3, "both, and up to where was looked"
 
 
 def test_a_setting_says_how_long_files_should_be() -> None:

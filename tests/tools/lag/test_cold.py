@@ -15,7 +15,6 @@ from pocketmq.tools.lag.rows import COLUMNS, LagRow, LagVerdict
 from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import StoreLocation
 
-from ...broker.pop.journals import make
 from ...broker.pop.popping import GROUP, TOPIC, Popping
 from ...recorded import by_size, expected, is_accepted, recorded_names, recorded_store, settings
 from .oracle import recount
@@ -204,7 +203,7 @@ class TestOurPops:
 
     @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "running"])
     async def test_what_is_delivered_is_held(self, tmp_path: Path, clean: bool) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
         broker.send(*(b"%d" % number for number in range(8)))
         got = broker.pop(8)
         broker.ack(got[1], got[3])
@@ -220,7 +219,7 @@ class TestOurPops:
         assert (row.facts.committed_offset, row.lag) == (0, 8)
 
     async def test_what_is_behind_them_is_unread(self, tmp_path: Path) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
         broker.send(*(b"%d" % number for number in range(8)))
         broker.pop(3)
         await broker.stop()
@@ -232,7 +231,7 @@ class TestOurPops:
         assert row.reasons[1].startswith("3 messages popped")
 
     async def test_a_group_that_has_finished_everything_is_well(self, tmp_path: Path) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
         broker.send(b"a", b"b")
         broker.ack(*broker.pop())
         await broker.stop()
@@ -244,7 +243,7 @@ class TestOurPops:
     async def test_a_journal_of_before_another_brokers_stop_is_not_believed(
         self, tmp_path: Path
     ) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
         broker.send(b"a", b"b")
         broker.pop()
         broker.offsets.save()

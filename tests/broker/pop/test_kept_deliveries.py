@@ -1,27 +1,26 @@
-"""The journal of deliveries on disk: what a restart finds after a clean stop and a kill, and how it is kept."""
+"""Deliveries on disk: what a restart finds after a clean stop and a kill, and how they are kept."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from pocketmq.broker.pop.journal import RETRY_MS, Journal
-from pocketmq.broker.pop.journal_format import Forgotten
-from pocketmq.broker.timing.timers import Timers
+from pocketmq.broker.pop.deliveries import PopKey, forgotten
 from pocketmq.proto.errors import InvalidReceiptHandle, StoreFull
 from pocketmq.store.flush import FlushJob, sync_all
-from pocketmq.store.message_store import MessageStore
+from pocketmq.store.table_journal import RETRY_MS
 
 from ...fakes import FaultyDisk
-from .journals import end_of, files, make, newest
 from .popping import GROUP, INVISIBLE_MS, TOPIC, Popping, bodies, seen
+from .table_files import SMALL, end_of, files, newest
 
 
-def small(store: MessageStore, timers: Timers) -> Journal:
-    return Journal(store, timers, timers, file_bytes=4_096, snapshot_bytes=8_192)
+def note_forgotten(broker: Popping, group: str = "a", topic: str = "b") -> None:
+    broker.tables.deliveries.change_all([forgotten(PopKey(group, topic, 0))])
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill"])
@@ -29,7 +28,7 @@ class TestRestart:
     async def test_acknowledged_messages_do_not_come_again(
         self, tmp_path: Path, clean: bool
     ) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
         broker.send(b"a", b"b", b"c", b"d")
         _, b, _, d = broker.pop()
         broker.ack(b, d)
@@ -43,7 +42,7 @@ class TestRestart:
         await broker.stop()
 
     async def test_handles_of_before_are_good(self, tmp_path: Path, clean: bool) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
         broker.send(b"a", b"b", b"c")
         a, _, c = broker.pop(invisible_ms=10_000)
         changed = broker.pops.change_invisible(GROUP, TOPIC, c.handle, 60_000)
@@ -60,7 +59,7 @@ class TestRestart:
         await broker.stop()
 
     async def test_a_lease_ends_when_it_would_have(self, tmp_path: Path, clean: bool) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
         broker.send(b"a")
         broker.pop(invisible_ms=10_000)
         await broker.clock.advance(4_000)
@@ -78,7 +77,7 @@ class TestRestart:
     async def test_a_lease_ends_when_it_would_have_where_the_clock_was_set_before_the_stop(
         self, tmp_path: Path, clean: bool, step_ms: int
     ) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
         broker.send(b"a")
         broker.pop(invisible_ms=10_000)
         await broker.clock.advance(3_000)
@@ -101,7 +100,7 @@ class TestRestart:
     async def test_a_lease_lasts_no_longer_where_the_clock_was_set_back_between_two_runs(
         self, tmp_path: Path, clean: bool
     ) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
         broker.send(b"a")
         broker.pop(invisible_ms=10_000)
         await broker.clock.advance(4_000)
@@ -118,7 +117,7 @@ class TestRestart:
         await broker.stop()
 
     async def test_owners_go_after_a_restart_too(self, tmp_path: Path, clean: bool) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
         broker.send(b"a")
         broker.pop(auto_renew=True, client_id="one")
 
@@ -130,7 +129,7 @@ class TestRestart:
         await broker.stop()
 
     async def test_it_holds_over_many_restarts(self, tmp_path: Path, clean: bool) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
         broker.send(*(b"%d" % number for number in range(8)))
         (first, *_) = broker.pop(4)
 
@@ -145,11 +144,11 @@ class TestRestart:
         broker.ack(first)
         assert bodies(broker.pop()) == [b"7"]
         assert broker.committed() == 1
-        assert len(files(tmp_path)) <= 3
+        assert len(files(tmp_path, "snapshot-3-")) == 1
         await broker.stop()
 
     async def test_a_topic_that_was_deleted_begins_anew(self, tmp_path: Path, clean: bool) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
         broker.send(b"a", b"b")
         broker.pop()
         broker.pops.forget_topic(TOPIC)
@@ -165,7 +164,7 @@ class TestRestart:
     async def test_a_group_that_was_moved_goes_on_from_there(
         self, tmp_path: Path, clean: bool
     ) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
         broker.send(b"a", b"b", b"c")
         broker.ack(*broker.pop())
         broker.pops.move(GROUP, TOPIC, 0, 1)
@@ -179,13 +178,13 @@ class TestRestart:
 
 
 async def test_what_is_acknowledged_in_one_turn_is_one_frame(tmp_path: Path) -> None:
-    broker = make(tmp_path)
+    broker = Popping(tmp_path)
     broker.send(b"a", b"b", b"c")
     a, b, c = broker.pop()
+    await broker.settle()
     told: list[object] = []
     journal = broker.journal
-    assert isinstance(journal, Journal)
-    before = journal._frame
+    before = journal._sequence
 
     for delivery in (a, b, c):
         broker.ack(delivery)
@@ -194,7 +193,7 @@ async def test_what_is_acknowledged_in_one_turn_is_one_frame(tmp_path: Path) -> 
     assert told == [], "none is told before it is written"
     await asyncio.sleep(0)
     assert told == [None] * 3
-    assert journal._frame == before + 1
+    assert journal._sequence == before + 1
     await broker.restart(clean=False)
     await broker.clock.advance(INVISIBLE_MS)
     assert broker.pop() == []
@@ -203,7 +202,7 @@ async def test_what_is_acknowledged_in_one_turn_is_one_frame(tmp_path: Path) -> 
 
 class TestBounds:
     async def test_a_long_journal_becomes_a_snapshot(self, tmp_path: Path) -> None:
-        broker = make(tmp_path, make_journal=small)
+        broker = Popping(tmp_path, sizes=SMALL)
         held = None
         for number in range(600):
             broker.send(b"%d" % number)
@@ -213,7 +212,7 @@ class TestBounds:
             else:
                 broker.ack(one)
             await asyncio.sleep(0)
-            assert sum(file.stat().st_size for file in files(tmp_path)) < 40_000
+            assert sum(file.stat().st_size for file in files(tmp_path)) < 60_000
 
         await broker.restart(clean=False)
 
@@ -224,14 +223,15 @@ class TestBounds:
         await broker.stop()
 
     async def test_a_snapshot_is_made_between_turns(self, tmp_path: Path) -> None:
-        broker = make(tmp_path, make_journal=small)
+        broker = Popping(tmp_path, sizes=SMALL)
         broker.send(*(b"%d" % number for number in range(3_000)))
         held = []
         while got := broker.pop(invisible_ms=3_600_000):
             held += got
         broker.ack(*held[::2])
+        await asyncio.sleep(0)
         turns = 0
-        while broker.journal._snapshot is not None:  # type: ignore[attr-defined]
+        while broker.journal._snapshots:
             broker.ack(held[2 * turns + 1])
             await asyncio.sleep(0)
             turns += 1
@@ -246,46 +246,47 @@ class TestBounds:
     async def test_a_snapshot_that_a_stop_broke_off_gets_no_name(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        broker = make(tmp_path, make_journal=small)
-        broker.send(*(b"%d" % number for number in range(1_000)))
+        broker = Popping(tmp_path, sizes=SMALL)
+        broker.send(*(b"%d" % number for number in range(2_300)))
+        for _ in range(16):
+            broker.pop(invisible_ms=3_600_000)
+        await broker.settle()
         jobs: list[FlushJob] = []
         monkeypatch.setattr(broker.store.flusher, "submit", jobs.append)
-        for _ in range(64):
+        for _ in range(80):
             broker.pop(invisible_ms=3_600_000)
             await asyncio.sleep(0)
-        before = files(tmp_path, "snapshot-")
+        before = files(tmp_path, "snapshot-3-")
 
-        broker.pops.close()
+        broker.journal.close()
         for job in jobs:
             job.done(sync_all(job.parts))
 
         assert [file.suffix for file in before] == ["", ".tmp"]
-        assert files(tmp_path, "snapshot-") == before
+        assert files(tmp_path, "snapshot-3-") == before
         monkeypatch.undo()
         await broker.stop()
 
 
 class TestFailure:
-    async def test_a_journal_that_cannot_be_written_goes_and_another_follows(
+    async def test_changes_stay_in_memory_while_the_journal_cannot_be_written(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         disk = FaultyDisk()
-        broker = make(tmp_path, disk=disk)
+        broker = Popping(tmp_path, disk=disk)
         broker.send(b"a", b"b", b"c")
         a, b, _ = broker.pop()
-        disk.run_full("/pop/")
+        disk.run_full("/tables/")
         broker.ack(a)
 
         assert await broker.safe() is None
 
-        assert files(tmp_path) == []
-        assert "journal of deliveries not written" in caplog.text
+        assert "tables not written, changes are in memory" in caplog.text
         await broker.clock.advance(RETRY_MS)
         disk.heal()
         broker.ack(b)
-        await broker.clock.advance(RETRY_MS)
+        await broker.clock.advance(2 * RETRY_MS)
         await _snapshot_made(broker)
-        assert len(files(tmp_path)) == 2
         await broker.restart(clean=False)
         await broker.clock.advance(INVISIBLE_MS)
         assert seen(broker.pop()) == [(b"c", 2)]
@@ -295,14 +296,14 @@ class TestFailure:
         self, tmp_path: Path
     ) -> None:
         disk = FaultyDisk()
-        broker = make(tmp_path, disk=disk)
+        broker = Popping(tmp_path, disk=disk)
         broker.send(b"a", b"b", b"c")
-        disk.run_full("/pop/")
+        disk.run_full("/tables/")
         broker.ack(*broker.pop())
         broker.pops.move(GROUP, TOPIC, 0, 0)
         await broker.safe()
         disk.heal()
-        await broker.clock.advance(RETRY_MS)
+        await broker.clock.advance(2 * RETRY_MS)
         await _snapshot_made(broker)
 
         broker.ack(*broker.pop(2))
@@ -314,9 +315,9 @@ class TestFailure:
 
     async def test_a_broker_starts_without_a_journal(self, tmp_path: Path) -> None:
         disk = FaultyDisk()
-        disk.run_full("/pop/")
+        disk.run_full("/tables/")
 
-        broker = make(tmp_path, disk=disk)
+        broker = Popping(tmp_path, disk=disk)
 
         broker.send(b"a")
         broker.ack(*broker.pop())
@@ -330,21 +331,21 @@ class TestFailure:
         make_folders = disk.make_folders
 
         def refuse(path: str) -> None:
-            if path.endswith("/pop"):
+            if path.endswith("/tables"):
                 raise StoreFull("no space left")
             make_folders(path)
 
         monkeypatch.setattr(disk, "make_folders", refuse)
 
-        broker = make(tmp_path, disk=disk)
+        broker = Popping(tmp_path, disk=disk)
 
-        assert "journal of deliveries not written" in caplog.text
+        assert "tables not written, changes are in memory" in caplog.text
         await broker.stop()
 
 
 class TestSafety:
     async def test_memory_is_enough_at_once(self, tmp_path: Path) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
         broker.send(b"a")
         before = end_of(newest(tmp_path)) if files(tmp_path, "journal-") else 0
         broker.pop()
@@ -358,10 +359,10 @@ class TestSafety:
 
     async def test_with_flush_sync_it_is_on_the_device(self, tmp_path: Path) -> None:
         disk = FaultyDisk()
-        broker = make(tmp_path, disk=disk, flush="sync")
+        broker = Popping(tmp_path, disk=disk, flush="sync")
         broker.send(b"a")
         broker.ack(*broker.pop())
-        disk.break_syncs("/pop/journal")
+        disk.break_syncs("/tables/journal")
         told: list[object] = []
 
         broker.pops.when_safe(told.append)
@@ -373,7 +374,7 @@ class TestSafety:
     async def test_a_file_that_another_follows_is_synced_all_the_same(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        broker = make(tmp_path, make_journal=small, flush="sync")
+        broker = Popping(tmp_path, sizes=SMALL, flush="sync")
         broker.send(*(b"%d" % number for number in range(200)))
         broker.pop()
         jobs: list[FlushJob] = []
@@ -381,8 +382,8 @@ class TestSafety:
         broker.pops.when_safe(lambda error: None)
         first = newest(tmp_path)
         while newest(tmp_path) == first:
-            broker.journal.note(Forgotten("a" * 1_000, "b" * 1_000))
-            broker.journal.note(Forgotten("a" * 1_000, "b" * 1_000))
+            note_forgotten(broker, "a" * 1_000, "b" * 1_000)
+            note_forgotten(broker, "a" * 1_000, "b" * 1_000)
             broker.journal.write()
         synced: list[str] = []
         monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append(_path_of(fd)))
@@ -393,8 +394,9 @@ class TestSafety:
         await broker.stop()
 
     async def test_what_was_noted_is_written_at_the_end_of_the_turn(self, tmp_path: Path) -> None:
-        broker = make(tmp_path)
-        broker.journal.note(Forgotten("a", "b"))
+        broker = Popping(tmp_path)
+        await broker.settle()
+        note_forgotten(broker)
         before = end_of(newest(tmp_path))
 
         await asyncio.sleep(0)
@@ -402,22 +404,54 @@ class TestSafety:
         assert end_of(newest(tmp_path)) > before
         await broker.stop()
 
-    async def test_an_idle_journal_has_no_timer(self, tmp_path: Path) -> None:
-        broker = make(tmp_path)
+    async def test_with_flush_sync_the_answer_waits_for_the_log_as_well(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        broker = Popping(tmp_path, flush="sync")
         broker.send(b"a")
-        broker.ack(*broker.pop())
-        await broker.clock.advance(2_000)
+        (one,) = broker.pop()
+        jobs: list[FlushJob] = []
+        told: list[object] = []
+        monkeypatch.setattr(broker.store.flusher, "submit", jobs.append)
+        broker.pops.forward_to_dead_letters(GROUP, TOPIC, one.handle, "asked for")
 
-        assert len(broker.timers) == 0
+        broker.pops.when_safe(told.append)
+
+        assert len(jobs) == 2
+        for job in jobs:
+            assert told == []
+            job.done(sync_all(job.parts))
+        assert told == [None]
+        monkeypatch.undo()
+        await broker.stop()
+
+    @pytest.mark.parametrize("flush", ["async", "sync"])
+    async def test_nothing_is_written_behind_the_end(
+        self, tmp_path: Path, flush: Literal["async", "sync"]
+    ) -> None:
+        broker = Popping(tmp_path, sizes=SMALL, flush=flush)
+        broker.send(*(b"%d" % number for number in range(300)))
+        await broker.settle()
+        while broker.pop(invisible_ms=3_600_000):
+            pass
+        assert broker.journal._is_asked
+        broker.journal.close()
+        written = {file: file.read_bytes() for file in files(tmp_path)}
+        told: list[object] = []
+
+        broker.pop(wait_ms=0)
+        note_forgotten(broker)
+        broker.pops.when_safe(told.append)
+        await asyncio.sleep(0.01)
+
+        assert told == [None]
+        assert {file: file.read_bytes() for file in files(tmp_path)} == written
         await broker.stop()
 
 
 async def _snapshot_made(broker: Popping) -> None:
-    journal = broker.journal
-    assert isinstance(journal, Journal)
-    for _ in range(100):
-        await asyncio.sleep(0)
-    assert journal._snapshot is None
+    await broker.settle()
+    assert not broker.journal._missing
 
 
 def _path_of(descriptor: int) -> str:

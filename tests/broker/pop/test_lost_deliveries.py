@@ -1,18 +1,19 @@
-"""What a reader makes of a journal of deliveries that is damaged, torn, lost, or of another store."""
+"""What a start makes of deliveries whose files are damaged, torn, lost, or of another store."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.pop.journal_format import HEAD_SIZE
 from pocketmq.proto.errors import InvalidReceiptHandle
+from pocketmq.store.format.table_frames import HEAD_BYTES
 
-from .journals import FILES, end_of, files, make, newest
 from .popping import INVISIBLE_MS, Popping, bodies, seen
+from .table_files import FILES, end_of, files, newest
 
 
 def flip(file: Path, at: int) -> None:
@@ -28,7 +29,7 @@ class TestLoss:
     async def test_without_the_folder_offsets_say_what_is_finished(
         self, tmp_path: Path, clean: bool
     ) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
         broker.send(b"a", b"b", b"c", b"d")
         a, b, c, _ = broker.pop()
         broker.ack(a, c)
@@ -47,7 +48,9 @@ class TestLoss:
     async def test_every_cut_leads_to_redelivery(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        broker = make(tmp_path)
+        caplog.set_level(logging.INFO)
+        broker = Popping(tmp_path)
+        await broker.settle()
         broker.send(*(b"%d" % number for number in range(9)))
         one, _, three = (broker.pop(3) for _ in range(3))
         broker.ack(*one[1:], *three[:2])
@@ -59,7 +62,7 @@ class TestLoss:
             shutil.copytree(tmp_path / "store", copy / "store")
             newest(copy).write_bytes(whole[:cut])
 
-            again = make(copy)
+            again = Popping(copy)
 
             await again.clock.advance(INVISIBLE_MS)
             got = bodies(again.pop())
@@ -67,13 +70,14 @@ class TestLoss:
             assert len(set(got)) == len(got)
             await again.stop(clean=False)
             shutil.rmtree(copy)
-        assert "journal of deliveries ends torn" in caplog.text
+        assert "torn end" in caplog.text
 
     @pytest.mark.slow
     async def test_every_damage_leads_to_redelivery(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
+        await broker.settle()
         broker.send(*(b"%d" % number for number in range(9)))
         one, _, three = (broker.pop(3) for _ in range(3))
         broker.ack(*one[1:])
@@ -81,13 +85,13 @@ class TestLoss:
         broker.ack(*three[:2])
         await broker.stop(clean=False)
         whole = newest(tmp_path).read_bytes()
-        for at in range(HEAD_SIZE, end_of(newest(tmp_path)), 11):
+        for at in range(HEAD_BYTES, end_of(newest(tmp_path)), 11):
             copy = tmp_path / f"{at}"
             shutil.copytree(tmp_path / "store", copy / "store")
             newest(copy).write_bytes(whole)
             flip(newest(copy), at)
 
-            again = make(copy)
+            again = Popping(copy)
 
             await again.clock.advance(INVISIBLE_MS)
             got = bodies(again.pop())
@@ -95,10 +99,13 @@ class TestLoss:
             assert len(set(got)) == len(got)
             await again.stop(clean=False)
             shutil.rmtree(copy)
-        assert "journal of deliveries damaged" in caplog.text
+        assert "parts of the journal are missing" in caplog.text
 
-    async def test_a_damaged_acknowledgement_costs_itself_alone(self, tmp_path: Path) -> None:
-        broker = make(tmp_path)
+    async def test_a_damaged_acknowledgement_costs_itself_and_those_behind_it(
+        self, tmp_path: Path
+    ) -> None:
+        broker = Popping(tmp_path)
+        await broker.settle()
         broker.send(b"a", b"b", b"c", b"d")
         a, b, c, _ = broker.pop()
         ends = []
@@ -112,27 +119,50 @@ class TestLoss:
         broker._begin()
 
         await broker.clock.advance(INVISIBLE_MS)
-        assert seen(broker.pop()) == [(b"b", 2), (b"d", 2)]
+        assert seen(broker.pop()) == [(b"b", 2), (b"c", 2), (b"d", 2)]
+        await broker.stop()
+
+    async def test_what_is_done_behind_damage_is_kept_again(self, tmp_path: Path) -> None:
+        broker = Popping(tmp_path)
+        await broker.settle()
+        broker.send(b"a", b"b", b"c")
+        a, b, c = broker.pop()
+        broker.ack(a)
+        await broker.safe()
+        end = end_of(newest(tmp_path))
+        broker.ack(b)
+        await broker.safe()
+        await broker.stop(clean=False)
+        flip(newest(tmp_path), end - 1)
+        broker._begin()
+        await broker.settle()
+
+        broker.ack(c)
+        await broker.restart(clean=False)
+
+        await broker.clock.advance(INVISIBLE_MS)
+        assert seen(broker.pop()) == [(b"a", 2), (b"b", 2)]
         await broker.stop()
 
     async def test_a_damaged_snapshot_is_as_none(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
         broker.send(b"a", b"b", b"c")
         _, b, c = broker.pop()
         broker.ack(b)
         await broker.restart(clean=False)
+        await broker.settle()
         broker.ack(c)
         broker.offsets.save()
         await broker.stop(clean=False)
-        (snapshot,) = files(tmp_path, "snapshot-")
-        flip(snapshot, HEAD_SIZE + 20)
+        (snapshot,) = files(tmp_path, "snapshot-3-")
+        flip(snapshot, HEAD_BYTES + 20)
 
         broker._begin()
 
         assert seen(broker.pop()) == [(b"a", 1), (b"b", 1), (b"c", 1)]
-        assert "snapshot of deliveries is damaged" in caplog.text
+        assert "tables incomplete tables=deliveries" in caplog.text
         await broker.stop()
 
 
@@ -142,7 +172,7 @@ class TestOthers:
     async def test_a_stop_that_was_not_ours_makes_it_void(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
         broker.send(b"a", b"b")
         broker.ack(broker.pop()[1])
         broker.offsets.save()
@@ -152,19 +182,19 @@ class TestOthers:
         broker._begin()
 
         assert seen(broker.pop()) == [(b"a", 1), (b"b", 1)]
-        assert "another broker ran on the store since" in caplog.text
+        assert "tables not closed by the last clean stop" in caplog.text
         await broker.stop()
 
     async def test_another_log_makes_it_void(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
         broker.send(b"a", b"b")
         broker.ack(*broker.pop())
         broker.store.flush()
         await broker.clock.advance(1_000)
         await broker.stop(clean=False)
-        other = make(tmp_path / "other")
+        other = Popping(tmp_path / "other")
         other.send(b"x", b"y", b"z")
         await other.stop(clean=False)
         shutil.rmtree(tmp_path / "other" / FILES)
@@ -173,11 +203,11 @@ class TestOthers:
         other._begin()
 
         assert bodies(other.pop()) == [b"x", b"y", b"z"]
-        assert "it is of another log" in caplog.text
+        assert "tables discarded, the log is another one" in caplog.text
         await other.stop()
 
     async def test_offsets_that_somebody_moved_back_count(self, tmp_path: Path) -> None:
-        broker = make(tmp_path)
+        broker = Popping(tmp_path)
         broker.send(b"a", b"b", b"c")
         broker.ack(*broker.pop())
         await broker.stop()
