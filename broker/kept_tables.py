@@ -12,6 +12,7 @@ from ..proto.facts import Facts
 from ..store.disk import Disk
 from ..store.flush import Waiter
 from ..store.message_store import MessageStore
+from ..store.recovery.report import FindingKind
 from ..store.table_files import FOLDER, read_entries
 from ..store.table_journal import JournalParts, JournalSizes, TableJournal, boot_id
 from ..store.tables import AnyTable, JournalTable, NamedTable
@@ -125,6 +126,18 @@ class _StoreLog:
     @property
     def end(self) -> int:
         return self._store.log.max_offset
+
+    @property
+    def sound_end(self) -> int:
+        config, recovery = self._store.config, self._store.recovery
+        damaged = [
+            one.offset
+            for one in recovery.findings
+            if one.kind is FindingKind.SKIPPED
+            and one.offset is not None
+            and one.path.startswith(config.log_folder)
+        ]
+        return min((self.end, *damaged))
 
     def tail(self, end: int) -> int | None:
         return log_tail(self._store.log, end)

@@ -62,6 +62,11 @@ class TableLog(Protocol):
         """The log offset of the next record."""
         ...
 
+    @property
+    def sound_end(self) -> int:
+        """Up to where this start found nothing lost: damage behind it may be what entries are about."""
+        ...
+
     def tail(self, end: int) -> int | None:
         """Return the CRC of the last bytes before END; None: the log does not hold them."""
         ...
@@ -328,7 +333,7 @@ class _Reading:
 
     def _judge(self) -> None:
         """Find how far the log reached since each frame, whose log it is, and what else the journal notes."""
-        limit = 1 << 63 if self._log is None else self._log.end
+        limit = 1 << 63 if self._log is None else self._log.sound_end
         is_judged = self._log is None
         limits: list[int] = []
         for frame in reversed(self._frames):
@@ -354,7 +359,7 @@ class _Reading:
         for frame, limit in zip(self._frames, self._limits, strict=True):
             if frame.number >= number:  # Its first frame, and no process began with it.
                 return limit
-        return 1 << 63 if self._log is None else self._log.end
+        return 1 << 63 if self._log is None else self._log.sound_end
 
     def _load_snapshot(self, number: int, table: AnyTable) -> None:
         """Fill TABLE from its newest snapshot that is whole and counts."""

@@ -440,7 +440,8 @@ class TableJournal:
         self._file, self._is_dirty = None, False
 
     def _mark(self, *, is_start: bool = False) -> LogNote:
-        end = self._log.end
+        # What counts for none of this start must not count later, when the log goes on.
+        end = self._log.sound_end if is_start else self._log.end
         return LogNote(self._parts.boot_id, end, self._log.tail(end) or 0, is_start)
 
     def _clock_reading(self) -> ClockReading:

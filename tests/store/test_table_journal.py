@@ -899,3 +899,23 @@ class TestOneTurn:
         world.journal.tick()
         assert TableFiles.of(OsDisk(), world.folder).all() == files
         assert World(tmp_path, world.log).found.ended
+
+
+def test_what_was_written_with_a_part_of_the_log_that_is_damaged_never_counts(
+    tmp_path: Path,
+) -> None:
+    log = new_log()
+    world = World(tmp_path, log)
+    world.deliveries.put("s", "before", 1)
+    world.turns.run()
+    damaged_at = log.end
+    log.grow()
+    world.deliveries.put("s", "behind", 1)
+    world.turns.run()
+
+    # The log goes on behind the damage, whose bytes are others now.
+    log.data = log.data[:damaged_at] + bytes(log.end - damaged_at)
+    log.damaged_at = damaged_at
+    assert World(tmp_path, log).rows()[2] == {("s", "before"): 1}
+    log.damaged_at = None
+    assert World(tmp_path, log).rows()[2] == {("s", "before"): 1}

@@ -137,6 +137,7 @@ class Popping:
         await self.timers.stop()
         await self.ticks.stop()
         if clean:
+            self.store.flush()  # Offsets must not say more than the device has.
             self.offsets.save()
             self.journal.close()
             self.store.close()
