@@ -12,7 +12,6 @@ from ..proto.facts import Facts
 from ..store.disk import Disk
 from ..store.flush import Waiter
 from ..store.message_store import MessageStore
-from ..store.recovery.report import FindingKind
 from ..store.table_files import FOLDER, read_entries
 from ..store.table_journal import JournalParts, JournalSizes, TableJournal, boot_id
 from ..store.tables import AnyTable, JournalTable, NamedTable
@@ -28,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 #: Files of earlier versions in the same folder, which are deleted.
 _OLD_FILES: Final = ("accounts.jsonl", "delivered", "leases.json")
-#: Files in folders of earlier versions, which are deleted as well.
+#: Files of earlier versions in folders, which are deleted as well.
 _OLD_NUMBERED: Final = {"pop": ("journal-", "snapshot-")}
 
 #: Further tables. Each has a name, JSON values that are not null, and its own durability. Followers
@@ -126,18 +125,6 @@ class _StoreLog:
     @property
     def end(self) -> int:
         return self._store.log.max_offset
-
-    @property
-    def sound_end(self) -> int:
-        config, recovery = self._store.config, self._store.recovery
-        damaged = [
-            one.offset
-            for one in recovery.findings
-            if one.kind is FindingKind.SKIPPED
-            and one.offset is not None
-            and one.path.startswith(config.log_folder)
-        ]
-        return min((self.end, *damaged))
 
     def tail(self, end: int) -> int | None:
         return log_tail(self._store.log, end)

@@ -43,6 +43,8 @@ from .recovery.report import RecoveryReport
 from .recovery.verified import VerifiedSnapshot
 from .retention import Cleaned, Cleaner
 from .scrubber import Scrubber
+from .table_files import FOLDER as TABLES_FOLDER
+from .table_loss import note_loss
 from .timers.recovery import open_timers
 from .timers.store import TimerStore
 
@@ -77,7 +79,14 @@ class MessageStore(Reader):
         clean = not disk.exists(config.abort_path)
         self._log_cut = LogCut(disk, config.own_folder)
         cut_at = self._log_cut.offset
-        self.recovery: RecoveryReport = recover(parts, clean=clean, replica=replica, cut_at=cut_at)
+        tables = f"{config.own_folder}/{TABLES_FOLDER}"
+        self.recovery: RecoveryReport = recover(
+            parts,
+            clean=clean,
+            replica=replica,
+            cut_at=cut_at,
+            before_repair=partial(note_loss, disk, tables),
+        )
         if known is not None:
             for start, end in self.recovery.damaged:
                 known.add(start, end)

@@ -6,8 +6,8 @@
 Bytes: format/table_frames.py. A table is its newest whole snapshot, and every section of it in the journals from N on,
 except those that must not count:
 
-- Its `needs` lies above the log's end, or did so at any start since it was written (`LogNote`): the log lost what the
-  section is about, and may have other bytes there by now.
+- Its `needs` is above the log's end, or was so at any start since it was written (`LogNote`), or is above damage that a
+  start found (`LossNote`): the log lost what the section is about, and may have other bytes there by now.
 - Frames are missing before it, and the table is ordered.
 - The table counts only until the machine restarts, and the section was written before that.
 
@@ -37,6 +37,7 @@ from .format.table_frames import (
     EndNote,
     FrameGap,
     LogNote,
+    LossNote,
     Note,
     Section,
     TableName,
@@ -47,8 +48,7 @@ logger = logging.getLogger(__name__)
 
 FOLDER: Final = "tables"
 DRAFT_SUFFIX: Final = ".tmp"
-#: Renderings of a table that are remembered: a crash may leave the file before the last.
-#: Digits of a number in the name of a file; names with more belong to nobody.
+#: Digits of a number in the name of a file; files with longer numbers are ignored.
 _DIGITS_MAX: Final = 18
 _ATTEMPTS: Final = 3
 _PROBLEMS_MAX: Final = 3
@@ -62,17 +62,12 @@ class TableLog(Protocol):
         """The log offset of the next record."""
         ...
 
-    @property
-    def sound_end(self) -> int:
-        """Up to where this start found nothing lost: damage behind it may be what entries are about."""
-        ...
-
     def tail(self, end: int) -> int | None:
         """Return the CRC of the last bytes before END; None: the log does not hold them."""
         ...
 
     def when_flushed(self, end: int, waiter: Waiter) -> None:
-        """Call WAITER once the log is on the device up to END, or with the error."""
+        """Call WAITER once the log is on disk up to END, or with the error."""
         ...
 
 
@@ -210,7 +205,7 @@ def read_tables(
 
     Args:
         log: The log that the tables belong to; None: what the journal says of the log is not checked.
-        boot_id: That of the present run of the machine.
+        boot_id: That of the machine since its last start.
     """
     return _Reading(disk, folder, tables, log, boot_id).read()
 
@@ -227,7 +222,7 @@ def _files_in(disk: Disk, folder: str, gaps: list[FoundGap]) -> TableFiles:
 def clock_shift(before: ClockReading, after: ClockReading) -> int:
     """Return how many milliseconds later an instant is for a process with AFTER than for the one with BEFORE.
 
-    The wall clock tells how much time passed between the readings; where it was set back, none did.
+    The wall clock shows how much time passed between the readings; where it was set back, none did.
     """
     passed_ms = max(0, after.unix_ms - before.unix_ms)
     return after.now_ms - passed_ms - before.now_ms
@@ -333,7 +328,7 @@ class _Reading:
 
     def _judge(self) -> None:
         """Find how far the log reached since each frame, whose log it is, and what else the journal notes."""
-        limit = 1 << 63 if self._log is None else self._log.sound_end
+        limit = 1 << 63 if self._log is None else self._log.end
         is_judged = self._log is None
         limits: list[int] = []
         for frame in reversed(self._frames):
@@ -344,9 +339,8 @@ class _Reading:
                     is_judged = tail is not None
                     if is_judged and tail != mark.tail:
                         self._found.refuse()
-            starts = [mark.log_end for mark in _marks(frame.notes) if mark.is_start]
             if self._log is not None:
-                limit = min([limit, *starts])
+                limit = min([limit, *_limits_in(frame.notes)])
         self._limits = limits[::-1]
         for frame in self._frames:
             for note in frame.notes:
@@ -359,7 +353,7 @@ class _Reading:
         for frame, limit in zip(self._frames, self._limits, strict=True):
             if frame.number >= number:  # Its first frame, and no process began with it.
                 return limit
-        return 1 << 63 if self._log is None else self._log.sound_end
+        return 1 << 63 if self._log is None else self._log.end
 
     def _load_snapshot(self, number: int, table: AnyTable) -> None:
         """Fill TABLE from its newest snapshot that is whole and counts."""
@@ -381,7 +375,7 @@ class _Reading:
             self._stopped.add(number)
 
     def _is_cut(self, number: int) -> bool:
-        """Is the beginning of the journals behind the snapshot of table NUMBER missing?"""
+        """Is the beginning of the journals after the snapshot of table NUMBER missing?"""
         if not self._files.last or (self._found.names and number not in self._found.names):
             return False  # No process has had the table yet.
         # The first frame of a journal names the tables; a journal begins before the snapshot that precedes it.
@@ -466,6 +460,12 @@ class _Reading:
         for change in changes:
             table.apply(change)
         table.found_at(section.version)
+
+
+def _limits_in(notes: Iterable[Note]) -> list[int]:
+    """Return up to where the log was kept, as NOTES say."""
+    starts = [mark.log_end for mark in _marks(notes) if mark.is_start]
+    return starts + [note.log_end for note in notes if isinstance(note, LossNote)]
 
 
 def _marks(notes: Iterable[Note]) -> list[LogNote]:

@@ -440,8 +440,7 @@ class TableJournal:
         self._file, self._is_dirty = None, False
 
     def _mark(self, *, is_start: bool = False) -> LogNote:
-        # What counts for none of this start must not count later, when the log goes on.
-        end = self._log.sound_end if is_start else self._log.end
+        end = self._log.end
         return LogNote(self._parts.boot_id, end, self._log.tail(end) or 0, is_start)
 
     def _clock_reading(self) -> ClockReading:
@@ -704,7 +703,7 @@ class TableJournal:
 
 
 def boot_id(disk: Disk) -> bytes:
-    """Return the id of the present run of the machine; NO_BOOT_ID if it is unknown."""
+    """Return the id of the machine since its last start; NO_BOOT_ID if it is unknown."""
     try:
         text = disk.read(_BOOT_ID_PATH)
         found = bytes.fromhex(text.decode("ascii").strip().replace("-", ""))

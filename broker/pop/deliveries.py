@@ -1,18 +1,24 @@
-"""What groups have in flight, over a restart: the table `deliveries` of the broker's journal (store/tables.py).
+"""Messages in flight, kept over a restart: the table `deliveries` of the broker's journal (store/tables.py).
 
-    scope    group, topic and queue
-    LOOKED   everything below this offset was looked at: what has no entry there is finished
-    offset   the message there is not finished, and this is how it stands
+A scope is a queue of a topic, for a group. It has these entries:
 
-The tables of pops (table.py) have the entries; this table is a view of them. A loss costs deliveries that come twice,
-never a message: so a put of a delivery comes before the LOOKED behind it, and a group that begins anew somewhere clears
-its queue first. A section counts only if the log has what it had then: a message that died is finished only if its dead
-letter is there.
+    LOOKED   an offset: all messages below it were examined, and those without an entry are finished
+    offset   the message at this offset is not finished; the value is its state
 
-Bytes, big-endian: the scope is u32 queue, u16 length of the group, group, topic. The key is an i64 offset; no bytes are
-LOOKED, whose value is an i64 offset. The value of a delivery is i32 attempt, i64 until, u64 serial and u8 flags: 1 it
-renews; 2 its owner follows, otherwise it has that of the delivery before it in the section. An owner is u16 and u16
-lengths, client id, attempt's id.
+The tables of pops (table.py) hold the entries, and this table is a view of them. A lost change may cause a
+redelivery, but never loses a message. So a message gets its entry before LOOKED moves past it, and a group that
+restarts at another offset clears its queue first. The journal ignores changes that need records which the log has
+lost: a message that was moved to the dead-letter queue is finished only if its copy exists there.
+
+Bytes, big-endian:
+
+    scope      u32 queue, u16 size of the group, group, topic
+    key        i64 offset; empty for LOOKED
+    LOOKED     i64 offset
+    delivery   i32 attempt, i64 until, u64 serial, u8 flags (1: renews, 2: an owner follows), owner
+    owner      u16 size of the client id, u16 size of the attempt id, client id, attempt id
+
+A delivery without an owner has the owner of the delivery before it in the same section.
 """
 
 from __future__ import annotations
@@ -27,14 +33,14 @@ from ...store.format.table_frames import CLEAR, CLEAR_ALL, DROP, PUT, SCOPE, ent
 from ...store.table_journal import TableJournal
 from ...store.tables import Durability, JournalTable, RawCodec, TableChange
 
-#: The key of the entry that says up to where a queue was looked at.
+#: The key of the entry for the offset up to which a queue was examined.
 LOOKED: Final = -1
-#: No client id, no attempt's id.
+#: No client id, no attempt id.
 _NOBODY: Final = ("", "")
 _RENEWS: Final = 1
 _HAS_OWNER: Final = 2
 _NAME_BYTES_MAX: Final = 0xFFFF
-#: Encoded keys that are kept.
+#: Encoded scopes in memory.
 _SCOPES_MAX: Final = 10_000
 
 _SCOPE_HEAD: Final = struct.Struct(">IH")
@@ -49,7 +55,7 @@ _LOOKED_ENTRY: Final = struct.Struct(">BHIq")
 
 
 class PopKey(NamedTuple):
-    """A queue of a topic, as a group has it."""
+    """A queue of a topic, for a group."""
 
     group: str
     topic: str
@@ -57,11 +63,11 @@ class PopKey(NamedTuple):
 
 
 class InFlight(NamedTuple):
-    """A message was delivered ATTEMPT times, last as delivery SERIAL, and is OWNER's until UNTIL_MS.
+    """The state of a message that is not finished.
 
-    That is an instant of the process that says so. It comes again then, at once for an UNTIL_MS that has passed;
-    RENEWS: not before its owner is gone. ATTEMPT 0: it was looked at, and not delivered yet. ATTEMPT_ID is that of the
-    receive that got it.
+    It was delivered `attempt` times, last as delivery `serial` to the client `owner`, by the receive `attempt_id`. It
+    is redelivered at `until_ms`, an instant of the process that wrote it. If it `renews`, it is redelivered only after
+    its owner has gone. Attempt 0: it was examined, and not delivered yet.
     """
 
     attempt: int
@@ -73,7 +79,7 @@ class InFlight(NamedTuple):
 
 
 WAITS: Final = InFlight(0, 0, "", 0, False)
-"""A message that was looked at, and not delivered."""
+"""A message that was examined, and not delivered."""
 
 DeliveryChange: TypeAlias = TableChange[PopKey, int, InFlight | int]
 #: Scope, key and value of an entry.
@@ -81,14 +87,14 @@ DeliveryRow: TypeAlias = tuple[PopKey, int, InFlight | int]
 
 
 class FoundQueue(NamedTuple):
-    """One queue: everything below LOOKED was looked at; what is not IN_FLIGHT, by offset, is finished there."""
+    """One queue: messages below `looked` were examined; those that are not `in_flight`, by offset, are finished."""
 
     looked: int
     in_flight: dict[int, InFlight]
 
     @classmethod
     def of(cls, rows: Iterable[tuple[int, InFlight | int]]) -> FoundQueue:
-        """Return what ROWS, of one scope, say."""
+        """Return the queue of these rows, which are of one scope."""
         looked, in_flight = 0, {}
         for key, value in rows:
             if isinstance(value, int):
@@ -99,7 +105,7 @@ class FoundQueue(NamedTuple):
 
 
 class DeliveryTable(JournalTable[PopKey, int, InFlight | int]):
-    """The table `deliveries`."""
+    """The table `deliveries`. Replicas watch its changes."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -125,7 +131,7 @@ class DeliveryTable(JournalTable[PopKey, int, InFlight | int]):
             self._watched += changes
 
     def take_watched(self) -> list[DeliveryChange]:
-        """Return the changes since the last call; the first call begins to watch."""
+        """Return the changes since the last call; the first call starts to collect them."""
         watched, self._watched = self._watched, []
         return watched or []
 
@@ -233,49 +239,53 @@ def _shifted(value: InFlight | int, ms: int) -> InFlight | int:
 # --- changes
 
 
-#: The message at an offset stands so.
+#: Returns the change that the message at an offset has this state.
 in_flight: Final[Callable[[PopKey, int, InFlight], DeliveryChange]] = partial(TableChange, PUT)
-#: The message at an offset is finished.
+#: Returns the change that the message at an offset is finished.
 finished: Final[Callable[[PopKey, int], DeliveryChange]] = partial(TableChange, DROP)
-#: Nothing is known of a queue any more.
+#: Returns the change that a queue has no entries.
 forgotten: Final[Callable[[PopKey], DeliveryChange]] = partial(TableChange, CLEAR)
 
 
 def looked(key: PopKey, offset: int) -> DeliveryChange:
-    """Return the change that everything below OFFSET was looked at."""
+    """Return the change that all messages below an offset were examined."""
     return TableChange(PUT, key, LOOKED, offset)
 
 
 def shifted(change: DeliveryChange, ms: int) -> DeliveryChange:
-    """Return CHANGE with an instant that is MS later."""
+    """Return a change whose instant is `ms` milliseconds later."""
     return change if change.value is None else change._replace(value=_shifted(change.value, ms))
 
 
 class KeptDeliveries:
-    """What is in flight, kept in TABLE of JOURNAL. IS_SYNC: what is answered has to be on the device."""
+    """Keeps deliveries in a table of the journal.
+
+    Args:
+        is_sync: Changes must be on disk before they are answered.
+    """
 
     def __init__(self, table: DeliveryTable, journal: TableJournal, *, is_sync: bool) -> None:
         self._table = table
         self._journal = journal
         self._is_sync = is_sync
-        #: Keeps changes: they are written at the end of the turn, in the order of the calls.
+        #: Keeps changes. They are written at the end of the turn, in the order of the calls.
         self.note: Callable[[list[DeliveryChange]], None] = partial(journal.all_changed, table)
-        #: Has what was noted outlive this process, now.
+        #: Writes all changes now, so that they survive a kill.
         self.write: Callable[[], None] = journal.write
-        #: The same, and begins to bring it to the device.
+        #: The same, and starts to sync them.
         self.sync: Callable[[], None] = journal.sync
 
     def found(self) -> dict[PopKey, FoundQueue]:
-        """Return what was kept before this start."""
+        """Return the entries from before this start."""
         return self._table.found()
 
     def start(self, everything: Callable[[], Iterator[DeliveryRow]]) -> None:
-        """Keep nothing twice: EVERYTHING returns all entries, whenever it is called."""
+        """Keep no second copy of the entries: `everything` returns them whenever it is called."""
         self._table.keep_elsewhere(everything)
         self.write()
 
     def when_safe(self, done: Waiter) -> None:
-        """Call DONE once what was noted is as safe as the store's setting promises, or with the error."""
+        """Call `done` once all changes are as safe as `store.flush` promises, or with the error."""
         if self._is_sync:
             self._journal.when_synced(done)
         else:

@@ -17,6 +17,7 @@ Sizes let a reader skip tables and operations it does not know. Table 0 belongs 
     12 clock     i64 instant, i64 Unix milliseconds
     15 name      u8 table, its name
     16 log mark  as 10: a process had the log up to there
+    17 loss      u64 log offset: the log lost records from there on
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ JOURNAL: Final = 1
 SNAPSHOT: Final = 2
 OWN_TABLE: Final = 0
 PUT, DROP, SCOPE, CLEAR, CLEAR_ALL = 1, 2, 3, 4, 5
-_OPENED, _END, _CLOCK, _NAME, _LOG_MARK = 10, 11, 12, 15, 16
+_OPENED, _END, _CLOCK, _NAME, _LOG_MARK, _LOSS = 10, 11, 12, 15, 16, 17
 KEY_BYTES_MAX: Final = 0xFFFF
 NO_BOOT_ID: Final = bytes(16)
 
@@ -50,6 +51,7 @@ _VERSION: Final = struct.Struct(">qqq")
 _ENTRY: Final = struct.Struct(">BHI")
 _MARK_FORM: Final = struct.Struct(">16sQI")
 _CLOCK_FORM: Final = struct.Struct(">qq")
+_LOSS_FORM: Final = struct.Struct(">Q")
 
 
 class TableVersion(NamedTuple):
@@ -72,6 +74,12 @@ class LogNote(NamedTuple):
     is_start: bool
 
 
+class LossNote(NamedTuple):
+    """The log lost records from LOG_END on."""
+
+    log_end: int
+
+
 class ClockReading(NamedTuple):
     """At the instant NOW_MS of the process the wall clock showed UNIX_MS."""
 
@@ -90,7 +98,7 @@ class EndNote(NamedTuple):
     """Nothing follows."""
 
 
-Note = LogNote | ClockReading | TableName | EndNote
+Note = LogNote | LossNote | ClockReading | TableName | EndNote
 
 
 class Section(NamedTuple):
@@ -162,6 +170,8 @@ def notes(said: Iterable[Note]) -> bytes:
 def _note(said: Note) -> bytes:
     if isinstance(said, LogNote):
         return entry(_OPENED if said.is_start else _LOG_MARK, value=_MARK_FORM.pack(*said[:3]))
+    if isinstance(said, LossNote):
+        return entry(_LOSS, value=_LOSS_FORM.pack(said.log_end))
     if isinstance(said, ClockReading):
         return entry(_CLOCK, value=_CLOCK_FORM.pack(*said))
     if isinstance(said, TableName):
@@ -256,6 +266,8 @@ def notes_in(data: bytes) -> Iterator[Note]:
         if op in (_OPENED, _LOG_MARK):
             boot_id, log_end, tail = _unpacked(_MARK_FORM, value, 0)
             yield LogNote(boot_id, log_end, tail, op == _OPENED)
+        elif op == _LOSS:
+            yield LossNote(*_unpacked(_LOSS_FORM, value, 0))
         elif op == _CLOCK:
             yield ClockReading(*_unpacked(_CLOCK_FORM, value, 0))
         elif op == _NAME and value:

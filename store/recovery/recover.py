@@ -15,6 +15,7 @@ that a power cut may have caused. Damage before a record that was on disk stays,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
@@ -43,15 +44,28 @@ _COLUMNS_KEPT_MAX: Final = 1_500_000
 
 
 def recover(
-    parts: StoreParts, *, clean: bool, replica: bool = False, cut_at: int | None = None
+    parts: StoreParts,
+    *,
+    clean: bool,
+    replica: bool = False,
+    cut_at: int | None = None,
+    before_repair: Callable[[int], None],
 ) -> RecoveryReport:
     """Recover the store of PARTS, which were just loaded; return what was found and done.
 
-    CLEAN: its last owner left no `abort` file; REPLICA: it belongs to a replica set; CUT_AT: its log must end there,
-    whatever it holds, where a record begins (`LogCut`).
-    Raises StoreFull and DiskFailure; the next opening then continues.
+    Args:
+        clean: The last owner left no `abort` file.
+        replica: The store belongs to a replica set.
+        cut_at: The log must end there, whatever it holds, where a record begins (`LogCut`).
+        before_repair: Called with the log offset of the first damage between valid records, before any is repaired.
+
+    Raises:
+        StoreFull, DiskFailure: The next opening then continues.
     """
-    return _Recovery(parts, clean=clean, replica=replica, cut_at=cut_at).run()
+    recovery = _Recovery(
+        parts, clean=clean, replica=replica, cut_at=cut_at, before_repair=before_repair
+    )
+    return recovery.run()
 
 
 class LogCut:
@@ -94,11 +108,18 @@ class _Recovery:
     """One recovery."""
 
     def __init__(
-        self, parts: StoreParts, *, clean: bool, replica: bool, cut_at: int | None
+        self,
+        parts: StoreParts,
+        *,
+        clean: bool,
+        replica: bool,
+        cut_at: int | None,
+        before_repair: Callable[[int], None],
     ) -> None:
         self._clean = clean
         self._replica = replica
         self._cut_at = cut_at
+        self._before_repair = before_repair
         self._config = parts.config
         self._disk = parts.disk
         self._parts = parts
@@ -254,6 +275,10 @@ class _Recovery:
 
     def _repair_damage(self, files: list[ScannedFile]) -> list[Record]:
         """Make the damage in FILES harmless; return the records whose bodies were wrong."""
+        damaged = [one.file.start + damage.start for one in files for damage in one.damages]
+        damaged += [one.file.start + one.end for one in files[:-1] if not one.has_blank]
+        if damaged:
+            self._before_repair(min(damaged))
         voided: list[Record] = []
         newest_ms = 0
         for number, scanned in enumerate(files):

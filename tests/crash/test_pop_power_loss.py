@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import shutil
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from pocketmq.proto.errors import InvalidReceiptHandle, PocketMQError
 from pocketmq.store.disk import Disk
 from pocketmq.store.table_journal import JournalSizes
 
-from ..broker.pop.popping import GROUP, TOPIC, Popping, bodies
+from ..broker.pop.popping import GROUP, INVISIBLE_MS, TOPIC, Popping, bodies
 from ..fakes import Crash, RecordingDisk
 from ..runs import records_of
 
@@ -139,3 +140,54 @@ async def test_nothing_is_lost(
     await broker.clock.advance(max(1, now_ms - broker.clock.now_ms()))
     await traffic.check(broker)
     await broker.stop()
+
+
+async def lost_dead_letter(folder: Path) -> None:
+    """Leave a store in FOLDER that lost power: the bytes of a dead letter are gone, and a record follows them."""
+    broker = popping(folder, None, "sync")
+    broker.send(b"a", b"b")
+    (first,) = broker.pop(1)
+    begin = broker.store.max_log_offset
+    broker.pops.forward_to_dead_letters(GROUP, TOPIC, first.handle, "asked for")
+    end = broker.store.max_log_offset
+    assert await broker.safe() is None
+    broker.send(b"c")
+    await broker.stop(clean=False)
+    with (folder / "store/commitlog/00000000000000000000").open("r+b") as log:
+        log.seek(begin)
+        log.write(bytes(end - begin))
+
+
+async def start_and_end(folder: Path, crash_after: int) -> RecordingDisk:
+    """Start a broker in FOLDER, which ends after so many operations of its disk."""
+    disk = RecordingDisk(str(folder), crash_after)
+    disk.crash_after = crash_after
+    with suppress(Crash):
+        broker = popping(folder, disk, "sync")
+        broker.kill()
+        await broker.timers.stop()
+        await broker.ticks.stop()
+    return disk
+
+
+@pytest.mark.parametrize("way", ["killed", "power lost"])
+async def test_a_start_that_ends_early_does_not_forget_what_the_log_lost(
+    way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    await lost_dead_letter(tmp_path / "damaged")
+    for crash_after in range(1_000):
+        home = tmp_path / f"{crash_after}"
+        shutil.copytree(tmp_path / "damaged", home / "start")
+        disk = await start_and_end(home / "start", crash_after)
+        if way == "killed":
+            shutil.copytree(home / "start", home / "left")
+        else:
+            disk.rebuild(str(home / "left"))
+        broker = popping(home / "left", None, "sync")
+        await broker.clock.advance(INVISIBLE_MS)
+        assert sorted(bodies(broker.pop())) == [b"a", b"b", b"c"], crash_after
+        await broker.stop()
+        shutil.rmtree(home)
+        if not disk.crashed:
+            return

@@ -28,16 +28,10 @@ class FakeLog:
         self._rng = rng
         self.data = b""
         self.flushed = 0
-        #: Where the present start found damage.
-        self.damaged_at: int | None = None
 
     @property
     def end(self) -> int:
         return len(self.data)
-
-    @property
-    def sound_end(self) -> int:
-        return self.end if self.damaged_at is None else self.damaged_at
 
     def tail(self, end: int) -> int | None:
         return zlib.crc32(self.data[max(0, end - 16) : end]) if end <= self.end else None

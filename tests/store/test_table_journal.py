@@ -34,6 +34,7 @@ from pocketmq.store.table_journal import (
     JournalSizes,
     TableJournal,
 )
+from pocketmq.store.table_loss import note_loss
 from pocketmq.store.tables import (
     AnyChange,
     Durability,
@@ -913,9 +914,32 @@ def test_what_was_written_with_a_part_of_the_log_that_is_damaged_never_counts(
     world.deliveries.put("s", "behind", 1)
     world.turns.run()
 
-    # The log goes on behind the damage, whose bytes are others now.
+    # The log continues behind the damage, whose bytes are others now.
+    note_loss(OsDisk(), world.folder, damaged_at)
     log.data = log.data[:damaged_at] + bytes(log.end - damaged_at)
-    log.damaged_at = damaged_at
     assert World(tmp_path, log).rows()[2] == {("s", "before"): 1}
-    log.damaged_at = None
     assert World(tmp_path, log).rows()[2] == {("s", "before"): 1}
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_loss_is_noted_twice_and_the_kind_of_stop_stays_known(
+    tmp_path: Path, clean: bool
+) -> None:
+    log = new_log()
+    world = World(tmp_path, log)
+    world.topics.put("", "T", 1)
+    if clean:
+        world.journal.close()
+    note_loss(OsDisk(), world.folder, log.end)
+    note_loss(OsDisk(), world.folder, log.end - 1)
+
+    again = World(tmp_path, log)
+    assert again.found.ended == clean
+    assert not again.found.gaps
+    assert not again.found.incomplete
+    assert again.rows()[0] == {("", "T"): 1}
+
+
+def test_a_loss_is_noted_only_where_there_are_tables(tmp_path: Path) -> None:
+    note_loss(OsDisk(), str(tmp_path / "tables"), 7)
+    assert not (tmp_path / "tables").exists()
