@@ -11,6 +11,7 @@ from ..proto.clock import Readings
 from ..proto.facts import Facts
 from ..store.disk import Disk
 from ..store.flush import Waiter
+from ..store.format.table_frames import ClockReading
 from ..store.message_store import MessageStore
 from ..store.table_files import FOLDER, read_entries
 from ..store.table_journal import JournalParts, JournalSizes, TableJournal, boot_id
@@ -162,14 +163,17 @@ def _delete_numbered(disk: Disk, folder: str, prefixes: tuple[str, ...]) -> None
 
 
 def copy_group_tables(disk: Disk, root: str, store: MessageStore, clock: Readings) -> None:
-    """Copy statistics and offset metadata of the store at ROOT on DISK to STORE, which no broker has open."""
-    found: list[AnyTable] = [statistics_table(), commit_text_table()]
-    read_entries(disk, f"{root}/pocketmq/{FOLDER}", found)
+    """Copy statistics, offset metadata and deliveries of the store at ROOT on DISK to STORE, which no broker has open."""
+    found: list[AnyTable] = [statistics_table(), commit_text_table(), DeliveryTable()]
+    files = read_entries(disk, f"{root}/pocketmq/{FOLDER}", found, _StoreLog(store))
+    if store.ended_cleanly and not files.ended:
+        found.pop()  # Another broker may have run on the source since, and delivered.
     if not any(len(table) for table in found):
         return
+    files.shift(found, ClockReading(clock.now_ms(), clock.unix_ms()))
     tables = KeptTables.open(store, clock)
-    copies: list[AnyTable] = [tables.statistics, tables.commit_texts]
-    for table, copy in zip(found, copies, strict=True):
+    copies: list[AnyTable] = [tables.statistics, tables.commit_texts, tables.deliveries]
+    for table, copy in zip(found, copies, strict=False):
         for scope, key, value in table.items():
             copy.put(scope, key, value)
     tables.journal.close()

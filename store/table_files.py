@@ -228,16 +228,21 @@ def clock_shift(before: ClockReading, after: ClockReading) -> int:
     return after.now_ms - passed_ms - before.now_ms
 
 
-def read_entries(disk: Disk, folder: str, tables: Sequence[AnyTable]) -> FoundTables:
+def read_entries(
+    disk: Disk, folder: str, tables: Sequence[AnyTable], log: TableLog | None = None
+) -> FoundTables:
     """Fill TABLES with what a broker, which may run, has written in FOLDER; return what else the files say.
 
     Files that cannot be read are logged: then the tables may lack entries.
+
+    Args:
+        log: A log with the same records, as far as it reaches; None: what the journal says of the log is not checked.
     """
     found = FoundTables()
     for attempt in range(1, _ATTEMPTS + 1):
         for table in tables:
             table.apply(TableChange(CLEAR_ALL))
-        found = read_tables(disk, folder, tables)
+        found = read_tables(disk, folder, tables, log)
         if not found.incomplete and not any(gap.path == folder for gap in found.gaps):
             break
         # A broker may have deleted old files meanwhile, because of newer ones that are there by now.

@@ -12,6 +12,7 @@ from hypothesis import given, settings as hypothesis_settings, strategies as st
 from pocketmq.broker.account import Account
 from pocketmq.broker.accounts import statistics_table
 from pocketmq.broker.commit_texts import CommitText, commit_text_table
+from pocketmq.broker.pop.deliveries import DeliveryTable, InFlight, PopKey
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.record import Record
@@ -214,12 +215,15 @@ def test_committed_offsets_are_cut_back_to_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_end", [True, False])
-def test_what_groups_skipped_is_told_by_a_fork_of_the_end_alone(
+def test_a_fork_of_the_end_has_statistics_offset_metadata_and_deliveries(
     tmp_path: Path, is_end: bool
 ) -> None:
     store = recorded_store("consumption", tmp_path / "store")
-    statistics, texts = statistics_table(), commit_text_table()
-    journal = opened_journal(store, statistics, texts)
+    statistics, texts, deliveries = statistics_table(), commit_text_table(), DeliveryTable()
+    journal = opened_journal(store, statistics, texts, deliveries, clock=SystemClock())
+    queue = PopKey("g", "t", 0)
+    until_ms = SystemClock().now_ms() + 30_000
+    deliveries.put(queue, 5, InFlight(1, until_ms, "c", 7, False))
     statistics.put("", ("g", "t", 0), Account(lost=3))
     texts.put("", ("g", "t", 0), CommitText(0, "blue"))
     journal.close()
@@ -234,9 +238,13 @@ def test_what_groups_skipped_is_told_by_a_fork_of_the_end_alone(
         settings("consumption"),
     )
 
-    found = statistics_table(), commit_text_table()
+    found = statistics_table(), commit_text_table(), DeliveryTable()
     read_tables(OsDisk(), str(tmp_path / "fork/pocketmq/tables"), found)
-    assert [len(table) for table in found] == ([1, 1] if is_end else [0, 0])
+    assert [len(table) for table in found] == ([1, 1, 1] if is_end else [0, 0, 0])
+    if is_end:
+        in_flight = found[2].found()[queue].in_flight[5]
+        assert in_flight._replace(until_ms=0) == InFlight(1, 0, "c", 7, False)
+        assert abs(in_flight.until_ms - until_ms) < 10_000
 
 
 def test_what_waits_for_its_time_waits_again_in_the_fork(tmp_path: Path) -> None:
