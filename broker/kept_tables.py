@@ -163,7 +163,7 @@ def _delete_numbered(disk: Disk, folder: str, prefixes: tuple[str, ...]) -> None
 
 
 def copy_group_tables(disk: Disk, root: str, store: MessageStore, clock: Readings) -> None:
-    """Copy statistics, offset metadata and deliveries of the store at ROOT on DISK to STORE, which no broker has open."""
+    """Copy statistics, offset metadata and deliveries of the store at ROOT on DISK to STORE, which no broker uses."""
     found: list[AnyTable] = [statistics_table(), commit_text_table(), DeliveryTable()]
     files = read_entries(disk, f"{root}/pocketmq/{FOLDER}", found, _StoreLog(store))
     if store.ended_cleanly and not files.ended:

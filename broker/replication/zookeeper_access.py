@@ -111,8 +111,8 @@ def _context(config: ReplicationConfig) -> ssl.SSLContext | None:
     except (OSError, ValueError) as error:  # An SSLError is an OSError.
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"replication.{name}: {path} cannot be used ({reason}): set it to a PEM file, and zookeeper_tls_key to the key"
-            " of zookeeper_tls_cert",
+            f"replication.{name}: {path} cannot be used ({reason}): set it to a PEM file, and zookeeper_tls_key to the"
+            " key of zookeeper_tls_cert",
             field=name,
             value=path,
         ) from None

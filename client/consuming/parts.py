@@ -196,7 +196,7 @@ class ConsumerParts:
     group: str
     config: ReadingConfig
     session: Session
-    counts: Counts = field(default_factory=ConsumerMetrics)
+    counts: ConsumerMetrics = field(default_factory=ConsumerMetrics)
     #: Called when the virtual clock of a broker waits until the messages just fetched are committed.
     on_clock_waits: list[Callable[[], None]] = field(default_factory=list)
     #: Whether consumption is disabled for the group, so that brokers deliver nothing.

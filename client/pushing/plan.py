@@ -50,8 +50,8 @@ class PushPlan:
     def _check_delivery(self, listener: Listener) -> None:
         if self.config.delivery == "effectively_once" and not remembers(listener):
             raise ConfigError(
-                'delivery="effectively_once" needs a listener that detects duplicates: decorate it with a Deduplicator (see'
-                ' docs/exactly-once.md), or set delivery="at_least_once"',
+                'delivery="effectively_once" needs a listener that detects duplicates: decorate it with a Deduplicator'
+                ' (see docs/exactly-once.md), or set delivery="at_least_once"',
                 field="delivery",
                 value="effectively_once",
             )

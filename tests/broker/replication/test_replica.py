@@ -306,7 +306,9 @@ def test_acks_of_another_connection_or_epoch_say_nothing() -> None:
 def test_without_replicas_enough_acks_are_refused_before_the_append() -> None:
     replica = master(min_in_sync=2)
 
-    with pytest.raises(NotEnoughReplicas, match="needs min_in_sync=2 replicas, but only 1 are in sync"):
+    with pytest.raises(
+        NotEnoughReplicas, match="needs min_in_sync=2 replicas, but only 1 are in sync"
+    ):
         replica.check_acks()
 
     replica.appended(4, 0)
