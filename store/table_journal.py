@@ -202,12 +202,18 @@ class TableJournal:
         self._group.reached(self._written)
 
     def _older_files(self) -> list[Mapping]:
+        """Open the older journals to sync them; one that cannot be opened is logged."""
         older: list[Mapping] = []
-        with suppress(*_FAILURES):  # The folder could not be read: nothing in it counts.
-            for number, path in sorted(TableFiles.of(self._disk, self._folder).journals.items()):
-                if number < self._number:
-                    with suppress(*_FAILURES):
-                        older.append(self._disk.open_map(path))
+        try:
+            journals = TableFiles.of(self._disk, self._folder).journals
+        except _FAILURES as error:
+            logger.error("older tables not synced path=%s reason=%s", self._folder, error)
+            return older
+        for path in (journals[number] for number in sorted(journals) if number < self._number):
+            try:
+                older.append(self._disk.open_map(path))
+            except _FAILURES as error:
+                logger.error("older tables not synced path=%s reason=%s", path, error)
         return older
 
     @property

@@ -25,7 +25,7 @@ from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import NotAuthenticated, Overloaded
 from pocketmq.proto.rpc.pages import PageRequest
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.console import door
+from pocketmq.tools.console import auth
 from pocketmq.tools.console.actions import ROUTES
 from pocketmq.tools.console.auth import Door, NotAllowed, NotSignedIn
 from pocketmq.tools.console.site import Site, site
@@ -98,14 +98,14 @@ def basic(user: str, secret: str) -> str:
 def test_a_session_lasts_while_it_is_used_and_not_for_ever() -> None:
     log = Log()
     cookie = log.sign_in()
-    for _ in range(int(door.LIFE_S / (door.IDLE_S - 1))):
-        log.now_s += door.IDLE_S - 1
+    for _ in range(int(auth.LIFE_S / (auth.IDLE_S - 1))):
+        log.now_s += auth.IDLE_S - 1
         assert log.door.admit(asked(cookie=cookie)).user == "alice"
-    log.now_s = door.LIFE_S
+    log.now_s = auth.LIFE_S
     with pytest.raises(NotSignedIn):
         log.door.admit(asked(cookie=cookie))
     cookie = log.sign_in()
-    log.now_s += door.IDLE_S
+    log.now_s += auth.IDLE_S
     with pytest.raises(NotSignedIn):
         log.door.admit(asked(cookie=cookie))
 
@@ -126,7 +126,7 @@ def test_a_session_ends_with_its_user_or_a_new_secret() -> None:
 def test_sessions_are_bounded_and_the_one_unused_longest_goes() -> None:
     log = Log()
     cookies = []
-    for _ in range(door.SESSIONS_OF_USER + 1):
+    for _ in range(auth.SESSIONS_OF_USER + 1):
         log.now_s += 1
         cookies.append(log.sign_in())
     with pytest.raises(NotSignedIn):
@@ -176,7 +176,7 @@ def test_unknown_users_wrong_secrets_and_the_disabled_hear_the_same() -> None:
 
 def test_wrong_tries_of_a_host_are_limited_for_a_minute_right_ones_too() -> None:
     log = Log(plaintext=True)
-    for _ in range(door.WRONG_OF_HOST):
+    for _ in range(auth.WRONG_OF_HOST):
         with pytest.raises(NotAuthenticated):
             log.sign_in(secret="wrong", peer=THERE)
     with pytest.raises(Overloaded, match="wait a minute"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from collections.abc import Callable
@@ -537,6 +538,29 @@ def test_tools_read_tables_that_they_do_not_know(tmp_path: Path) -> None:
     assert table.get(b"scope", b"key") == b'"value"'
     assert table.version == TableVersion(3, 1, 9)
     assert found.clock is not None
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_older_files_that_cannot_be_listed_are_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, times: int
+) -> None:
+    log = new_log()
+    World(tmp_path, log).topics.put("", "T", 1)
+    disk = OsDisk()
+    listed: list[str] = []
+
+    def failing(folder: str) -> list[Entry]:
+        listed.append(folder)
+        if len(listed) == times:
+            raise OSError(errno.EIO, "Input/output error", folder)
+        return OsDisk().list(folder)
+
+    monkeypatch.setattr(disk, "list", failing)
+
+    World(tmp_path, log, disk=disk)
+
+    assert len(listed) >= times
+    assert "Input/output error" in caplog.text
 
 
 class ListedBefore(OsDisk):
