@@ -19,8 +19,8 @@ REPOSITORY: Final = "https://git.example/owner/mq"
 SITE: Final = "https://owner.example/mq"
 
 
-def workflow(name: str) -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load((WORKFLOWS / f"{name}.yml").read_text("utf-8"))
+def workflow(name: str) -> dict[Any, Any]:
+    document: dict[Any, Any] = yaml.safe_load((WORKFLOWS / f"{name}.yml").read_text("utf-8"))
     return document
 
 
