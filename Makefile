@@ -163,9 +163,10 @@ proto: $(VENV)/.dev
 sync: $(VENV)/.dev
 	$(BIN)/python -m tests.repository.sync_api
 
-# The documents as a site in build/site, with an API reference; a link that leads nowhere fails it.
+# The documents as a site in build/site, with an API reference; a link that leads nowhere fails it. (With --quiet, mkdocs
+# counts no warnings, and `strict` has no effect.)
 site: $(VENV)/.docs .dev/site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 site-version: $(VENV)/.docs .dev/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(if $(PUSH),--push) $(VERSION) latest

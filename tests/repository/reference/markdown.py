@@ -8,7 +8,8 @@ from typing import Final
 
 _CODE: Final = re.compile(r"(`[^`]*`)")
 _IDENTIFIER: Final = re.compile(r'"?[$\w./-]*_[\w./-]*\w"?')
-_BARE: Final = re.compile(r"[<*]")
+#: A range in brackets, [0<=x<=9], would be a reference to a heading.
+_BARE: Final = re.compile(r"[<*]|\[(?=\d)")
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
