@@ -1,4 +1,4 @@
-"""The guide's Python blocks run as they stand, one after the other."""
+"""The Python blocks of the pages on Spark and its jobs run as they are, one after the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
-GUIDE = Path(__file__).parents[4] / "docs" / "spark.md"
+DOCS = Path(__file__).parents[4] / "docs"
+PAGES = ("spark.md", "spark-jobs.md")
 
 
 @pytest.mark.timeout(300)
@@ -26,14 +27,14 @@ def test_every_python_block_runs(
 ) -> None:
     recorded_store("consumption", tmp_path / "data" / "broker-a" / "store")
     # Spark's processes have working folders of their own.
-    text = GUIDE.read_text(encoding="utf-8")
+    text = "".join((DOCS / page).read_text(encoding="utf-8") for page in PAGES)
     for path in ("data/broker-*/store", "lake"):
         text = text.replace(f'"{path}"', f'"{tmp_path}/{path}"')
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names: dict[str, object] = {}
 
     for block in blocks:
-        exec(compile(block, str(GUIDE), "exec"), names)
+        exec(compile(block, str(DOCS), "exec"), names)
 
     shown = capsys.readouterr().out
     shown_in_guide = re.findall(r"^\|(?:G_|Consumed).*\|$", text, re.MULTILINE)
