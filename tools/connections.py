@@ -36,8 +36,8 @@ _DAY: Final = 24 * _HOUR
 @click.command()
 @click.option(
     "--broker",
-    metavar="HOST:PORT",
-    help="Address of one broker or name server.  [default: all]",
+    metavar="NAME|HOST:PORT",
+    help="This broker only, or the server at this address, also a name server.  [default: all]",
 )
 @json_option("one server per line")
 @nameserver_option
@@ -49,7 +49,10 @@ def connections(*, broker: str | None, as_json: bool, nameserver: str) -> None:
     """
 
     async def ask() -> list[ServerConnections]:
-        async with AsyncServerConnections(nameserver, broker) as servers:
+        is_address = broker is not None and ":" in broker
+        async with AsyncServerConnections(
+            nameserver, broker if is_address else None, broker=None if is_address else broker
+        ) as servers:
             return await servers.all()
 
     for at, server in enumerate(asyncio.run(ask())):

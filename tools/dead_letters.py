@@ -21,7 +21,9 @@ from .output import instant, message_document, print_json, print_table
 _PAGE = 500
 
 
-_broker_option = click.option("--broker", metavar="NAME", help="Dead letters of this broker only.")
+_broker_option = click.option(
+    "--broker", metavar="NAME|HOST:PORT", help="Dead letters of this broker only."
+)
 
 
 @click.group("dead-letters")

@@ -83,8 +83,8 @@ class DeadLetterAdmin:
     ) -> list[DeadLetter]:
         """Return the dead letters of GROUP, those that died first in front: at most MAX_LETTERS of each broker.
 
-        BROKER: of this one alone, which FROM_OFFSET, where to begin, needs where there are several. Without
-        INCLUDE_RESENT only those that were not sent again. Raises GroupNotFound.
+        BROKER, a name or an address: of this one alone, which FROM_OFFSET, where to begin, needs where there are
+        several. Without INCLUDE_RESENT only those that were not sent again. Raises GroupNotFound.
         """
         found: list[DeadLetter] = []
         for name in await self._holders(group, broker, from_offset > 0, "from_offset"):
@@ -149,13 +149,7 @@ class DeadLetterAdmin:
     ) -> list[str]:
         """Return the brokers that have dead letters of GROUP; ONLY_ONE: FIELD means one broker's."""
         if broker is not None:
-            names = await self._brokers.addresses()
-            if broker not in names:
-                raise errors.RouteNotFound(
-                    f"broker {broker!r} is not registered (known: {', '.join(names)})",
-                    broker=broker,
-                )
-            return [broker]
+            return list(await self._brokers.addresses(broker))
         request = pb.DeadLettersRequest(group=check_group(group), max_letters=1)
         replies = await self._brokers.ask_all(
             "DeadLetters", request, pb.DeadLettersReply, passing=errors.GroupNotFound

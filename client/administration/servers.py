@@ -16,7 +16,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc.carrier import ConnectionFigures, ConnectionTotals
 from ..connections import Connections
 from ..name_server_addresses import parse_addresses
-from .brokers import AsyncAsker
+from .brokers import AsyncAsker, Brokers
 
 #: Pages that one server is asked for, of a thousand connections each.
 PAGES_MAX: Final = 100
@@ -39,18 +39,22 @@ class ServerConnections:
 
 
 class AsyncServerConnections(AsyncAsker):
-    """Asks NAMESERVERS and the brokers that they know; with ADDRESS that server alone, and nobody else."""
+    """Asks NAMESERVERS and the brokers that they know; with ADDRESS that server alone; with BROKER, a
+    registered name, that broker alone.
+    """
 
     def __init__(
         self,
         nameservers: str | None = None,
         address: str | None = None,
         *,
+        broker: str | None = None,
         request_timeout_ms: int = 5_000,
         connections: Connections | None = None,
     ) -> None:
         """CONNECTIONS are for tests."""
         super().__init__(nameservers, request_timeout_ms, connections)
+        self._broker = broker
         self._addresses = parse_addresses(address, "address") if address is not None else ()
 
     async def all(self) -> list[ServerConnections]:
@@ -68,6 +72,9 @@ class AsyncServerConnections(AsyncAsker):
         """Return what is asked: what it is, and where."""
         if self._addresses:
             return [("server", address) for address in self._addresses]
+        if self._broker is not None:
+            known = await Brokers(self._session, self._timeout_ms).addresses(self._broker)
+            return [(f"broker {name}", address) for name, address in known.items()]
         brokers = await self._session.routes.brokers()
         return [
             *(("name server", address) for address in self._session.name_servers.addresses),

@@ -148,6 +148,13 @@ async def test_one_server_can_be_asked_alone(tmp_path: Path) -> None:
         (found,) = done.documents
         assert (done.code, found["server"], found["address"]) == (0, "server", broker.address)
 
+        known = Shell(name_server.address)
+        named = await asyncio.to_thread(known, "connections", "--broker", "broker-x", "--json")
+        (found,) = named.documents
+        assert (found["server"], found["address"]) == ("broker broker-x", broker.address)
+        unknown = await asyncio.to_thread(known, "connections", "--broker", "nobody")
+        assert (unknown.code, "broker 'nobody' is not registered" in unknown.err) == (3, True)
+
         async with AsyncServerConnections(name_server.address, broker.address) as servers:
             (one,) = await servers.all()
         assert one.connections == FOUND
@@ -171,10 +178,10 @@ async def test_all_pages_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_an_address_that_is_none_is_wrong_usage() -> None:
-    done = Shell("127.0.0.1:1")("connections", "--broker", "here")
+    done = Shell("127.0.0.1:1")("connections", "--broker", "here:x")
 
     assert (done.code, done.out) == (2, "")
-    assert "'here' is no host:port" in done.err
+    assert "'here:x' is no host:port" in done.err
     with pytest.raises(ConfigError, match="address: 'here'"):
         AsyncServerConnections(address="here")
 

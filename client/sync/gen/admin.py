@@ -329,8 +329,8 @@ class Admin(ThreadAdmin):
     ) -> list[DeadLetter]:
         """Return the dead letters of GROUP, those that died first in front: at most MAX_LETTERS of each broker.
 
-        BROKER: of this one alone, which FROM_OFFSET, where to begin, needs where there are several. Without
-        INCLUDE_RESENT only those that were not sent again. Raises GroupNotFound.
+        BROKER, a name or an address: of this one alone, which FROM_OFFSET, where to begin, needs where there are
+        several. Without INCLUDE_RESENT only those that were not sent again. Raises GroupNotFound.
         """
         return self._run(
             self._core.dead_letters(
