@@ -45,9 +45,9 @@ _GRPC_NOT_FOUND: Final = "5"
 
 
 class BrokerHealth(NamedTuple):
-    """The health of the server at ADDRESS, a "broker" or "name server". STATUS is a name of gRPC, such as SERVING."""
+    """The health of SERVER, a "broker" or "name server", at ADDRESS. STATUS is a name of gRPC, such as SERVING."""
 
-    kind: str
+    server: str
     address: str
     status: str
 

@@ -29,7 +29,7 @@ def test_servers_that_serve_are_told_one_a_line(call: Shell, server: ServerProce
         f"name server {server.nameserver}: SERVING\nbroker {server.ready['broker']}: SERVING\n"
     )
     assert call.done(*asked)[1] == {
-        "kind": "broker",
+        "server": "broker",
         "address": server.ready["broker"],
         "status": "SERVING",
     }

@@ -158,7 +158,7 @@ FIELDS: Final[Mapping[str, Mapping[str, str]]] = {
         "in_sync": "Replicas in sync; 0: none.",
     },
     "pocketmq health": {
-        "kind": "`broker` or `name server`.",
+        "server": "`broker` or `name server`.",
         "address": "Address.",
         "status": "Status of gRPC's health protocol.",
     },
