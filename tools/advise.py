@@ -90,6 +90,7 @@ _SECONDS: Final = {"s": 1, "min": 60, "h": 3_600}
 @click.argument("listener", metavar="MODULE:FUNCTION")
 @click.option(
     "--topic",
+    metavar="TOPIC",
     shell_complete=topic_names,
     help="Topic whose oldest messages are used. Nothing is committed.",
 )

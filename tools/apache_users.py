@@ -159,7 +159,7 @@ def _of_acl(one: dict[str, Any], where: str, users: dict[str, UserEntry]) -> Use
     kind, _, name = str(one["subject"]).partition(":")
     if kind != "User" or name not in users:
         raise ConfigError(
-            f"{where}: the subject {str(one['subject'])[:80]!r} is no user here: take its user first",
+            f"{where}: the subject {str(one['subject'])[:80]!r} is not a user here. Import its user first",
             field="subject",
         )
     by_kind: dict[str, list[Policy]] = {"Custom": [], "Default": []}

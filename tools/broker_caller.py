@@ -53,7 +53,7 @@ class BrokerAnswer(NamedTuple):
         """Return the whole body. Raises ConnectionLost, MessageTooLarge."""
         try:
             if self.size is None:
-                raise ConnectionLost(f"{self.address} does not say how long its answer is")
+                raise ConnectionLost(f"{self.address} sent an answer without a length")
             if self.size > _BODY_BYTES_MAX:
                 raise MessageTooLarge(
                     f"{self.address} answers {self.size} bytes, the limit is {_BODY_BYTES_MAX}: ask for less",
@@ -132,7 +132,7 @@ class BrokerCaller:
         if is_asked_who or (answer.status == HTTPStatus.UNAUTHORIZED and not self._authorization):
             answer.writer.close()
             raise NotAuthenticated(
-                f"{address} has users: name one by POCKETMQ_USER and POCKETMQ_SECRET or"
+                f"{address} has users: set POCKETMQ_USER, and POCKETMQ_SECRET or"
                 " POCKETMQ_SECRET_FILE"
             )
         return answer

@@ -97,6 +97,7 @@ def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("topic", shell_complete=topic_names)
 @click.option(
     "--group",
+    metavar="GROUP",
     shell_complete=group_names,
     help="Consumer group; its offset is committed.  [default: none]",
 )
@@ -107,7 +108,9 @@ def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     help="Start without --group: TIME is 2026-12-24T18:00:00 or Unix milliseconds; a number of up to 11 digits is an"
     " OFFSET in each queue.  [default: earliest]",
 )
-@click.option("--key", "keys", multiple=True, help="Only messages with this key. Repeatable.")
+@click.option(
+    "--key", "keys", metavar="KEY", multiple=True, help="Only messages with this key. Repeatable."
+)
 @click.option(
     "--format",
     "pattern",
@@ -327,7 +330,7 @@ def _pattern(text: str) -> str:
             continue
         if name not in _FIELDS:
             known = ", ".join(f"{{{field}}}" for field in _FIELDS)
-            raise _bad_format(f"{{{name}}} is no field", f"write one of {known}")
+            raise _bad_format(f"{{{name}}} is not a field", f"write one of {known}")
         spec = f":{specification}" if specification else ""
         field = f"{{{name}{'!' + conversion if conversion else ''}{spec}}}"
         if "{" in spec:

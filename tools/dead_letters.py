@@ -190,7 +190,7 @@ def _offsets(admin: Admin, group: str, broker: str) -> list[int]:
     "--below",
     metavar="OFFSET",
     type=OFFSET,
-    help="Only smaller offsets.  [default: all]",
+    help="Only dead letters with a smaller offset.  [default: all]",
 )
 @yes_option
 @_broker_option
@@ -205,10 +205,13 @@ def purge(
     as_json: bool,
     nameserver: str,
 ) -> None:
-    """Put the dead letters of GROUP away: they are not listed or sent again any more.
+    """Purge the dead-letter queue of GROUP.
 
-    Their bytes stay in the log, and readers of the topic %DLQ%GROUP find them, until the broker's retention removes
-    the log's old files.
+    Purged dead letters are not listed and not resent any more. Their bytes stay in the log, and consumers of the topic
+    %DLQ%GROUP can read them, until retention deletes the old files of the log.
+
+    \b
+    Example: pocketmq dead-letters purge billing --below 100
     """
     if not yes:
         which = "all" if below is None else f"those below {below}"

@@ -32,7 +32,9 @@ from .stores.schemas import schema_of
     "--since", "begin", metavar="TIME", help="Only messages stored at this time or later."
 )
 @click.option("--until", metavar="TIME", help="Only messages stored before this time.")
-@click.option("--topic", "topics", multiple=True, help="Only this topic. Repeatable.")
+@click.option(
+    "--topic", "topics", metavar="TOPIC", multiple=True, help="Only this topic. Repeatable."
+)
 @click.option("--system", is_flag=True, help="Also system topics, which hold delayed messages.")
 @click.option(
     "--columns", metavar="NAME[,…]", help="Only these columns.  [default: all but raw_properties]"

@@ -83,14 +83,14 @@ def parse_faults(text: str) -> dict[str, float]:
         kind = found[1] if found else part.partition("=")[0].strip()
         if kind not in CHANCES:
             raise InvalidArgument(
-                f"faults: there is no kind {kind!r}{nearest(kind, CHANCES)} (kinds: {', '.join(CHANCES)})",
+                f"faults: unknown kind {kind!r}{nearest(kind, CHANCES)} (kinds: {', '.join(CHANCES)})",
                 field="faults",
                 value=text,
             )
         percent = float(found[2]) if found and found[2] else CHANCES[kind] * 100
         if found is None or percent > 100:
             raise InvalidArgument(
-                f"faults: {part.strip()!r}: write {kind}, or {kind}=10%, at most 100%",
+                f"faults: {part.strip()!r}: write {kind}, or {kind}=10%, up to 100%",
                 field="faults",
                 value=text,
             )

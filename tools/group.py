@@ -214,7 +214,11 @@ def delete(name: str, *, yes: bool, nameserver: str) -> None:
 @group.command("reset-offset")
 @click.argument("name", shell_complete=group_names)
 @click.option(
-    "--topic", shell_complete=topic_names, required=True, help="Topic whose offsets are reset."
+    "--topic",
+    metavar="TOPIC",
+    shell_complete=topic_names,
+    required=True,
+    help="Topic whose offsets are reset.",
 )
 @click.option(
     "--to-time",

@@ -42,6 +42,7 @@ _INTERVAL: Final = "5s"
 @click.argument("name", shell_complete=group_names)
 @click.option(
     "--topic",
+    metavar="TOPIC",
     shell_complete=topic_names,
     help="Only queues of this topic.  [default: all that the group reads]",
 )

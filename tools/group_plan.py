@@ -91,6 +91,7 @@ class Count:
 )
 @click.option(
     "--strategy",
+    metavar="NAME",
     help=f"One of {', '.join(known_strategies())}, or module:Class.  [default: the group's, or sticky]",
 )
 @click.option(
@@ -205,7 +206,7 @@ def placed(situation: Situation, rooms: Sequence[str], *, must_know: bool = Fals
         by_member[member_id] = room
     unknown = by_member.keys() - {one.member_id for one in situation.members}
     if must_know and unknown:
-        raise click.BadParameter(f"{min(unknown)!r} is no member", param_hint="--member-room")
+        raise click.BadParameter(f"{min(unknown)!r} is not a member", param_hint="--member-room")
     members = [
         replace(one, room=by_member.get(one.member_id, one.room)) for one in situation.members
     ]
@@ -313,7 +314,7 @@ def changed(
         if member_id not in known:
             names = ", ".join(sorted(known)[:20])
             raise click.BadParameter(
-                f"{member_id!r} is no member; there are: {names}", param_hint="--remove-member"
+                f"{member_id!r} is not a member; members are: {names}", param_hint="--remove-member"
             )
     if twice := known.intersection(added):
         raise click.BadParameter(f"{min(twice)!r} is a member already", param_hint="--add-member")

@@ -68,7 +68,9 @@ class BrokerHealth(NamedTuple):
     help="Address of a broker. Repeatable.",
 )
 @click.option("--writable", is_flag=True, help="Also check that brokers accept messages.")
-@click.option("--timeout", default="2s", show_default=True, help="Time limit for each server.")
+@click.option(
+    "--timeout", metavar="2s", default="2s", show_default=True, help="Time limit for each server."
+)
 @tls_options
 @json_option("one server per line")
 @click.pass_context

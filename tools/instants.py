@@ -75,7 +75,7 @@ def past_instant_of(text: str, local: Callable[[datetime], datetime] = datetime.
         instant_ms = round((local(named) if named.tzinfo is None else named).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise InvalidArgument(
-            f"{text[:64]!r} is no time: write 2026-12-24T18:00:00, with Z or +01:00 if it is not local time, or Unix"
+            f"{text[:64]!r} is not a time: write 2026-12-24T18:00:00, with Z or +01:00 if it is not local time, or Unix"
             " milliseconds",
             field="to_time",
             value=text[:64],

@@ -44,7 +44,7 @@ class Seconds(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         found = super().convert(value, param, ctx)
         if math.isnan(found):
-            self.fail(f"{value} is no number of seconds.", param, ctx)
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
         return found
 
 
@@ -120,7 +120,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 def confirm(question: str) -> None:
     """Ask QUESTION; return if the answer is yes, else raise Abort. Without a terminal raise UsageError."""
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Standard input is no terminal: give --yes.")
+        raise click.UsageError(f"{question} Standard input is not a terminal: give --yes.")
     click.confirm(question, abort=True)
 
 
@@ -331,7 +331,9 @@ recovery_option = click.option(
 )
 #: --broker-name, for a store whose files do not contain the name.
 broker_name_option = click.option(
-    "--broker-name", help="Name of the broker of the STORE.  [default: from its files]"
+    "--broker-name",
+    metavar="NAME",
+    help="Name of the broker of the STORE.  [default: from its files]",
 )
 
 

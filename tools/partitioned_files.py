@@ -67,7 +67,7 @@ class PartitionedFiles:
         """WITH_SYSTEM: system topics too. Raises ConfigError for a folder that holds something."""
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise ConfigError(
-                f"--output {target}: something is there already: name a new folder, or empty this one",
+                f"--output {target}: the folder is not empty. Give a new folder, or empty this one",
                 field="to",
                 value=target,
             )

@@ -89,7 +89,7 @@ def message_of(line: str, place: str, topic: str | None = None) -> tuple[int, Me
         )
         stored_ms = found["stored_ms"]
         if type(stored_ms) is not int:
-            raise TypeError("stored_ms is no whole number")
+            raise TypeError("stored_ms is not a whole number")
         properties = dict(found.get("properties") or {})
         message = Message(
             topic or found["topic"],
@@ -181,12 +181,14 @@ def _follow(consumer: PullConsumer, bounds: Iterable[QueueDescription], written:
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option(
     "--speed",
+    metavar="FACTOR",
     default="1x",
     show_default=True,
     help="Speed compared with the recording: 10x, 0.5x, or max (no pauses).",
 )
 @click.option(
     "--topic",
+    metavar="TOPIC",
     shell_complete=topic_names,
     help="Topic to send all messages to.  [default: the topic in each line]",
 )

@@ -126,9 +126,9 @@ class Fitting:
         for number, entry in enumerate(entries):
             name = f"{folder}/{entry.name}"
             if not (entry.name.isascii() and entry.name.isdigit()):
-                self._set_aside(name, "its name is no offset")
+                self._set_aside(name, "its name is not an offset")
             elif int(entry.name) % size:
-                self._set_aside(name, f"its name is no multiple of {size:,}")
+                self._set_aside(name, f"its name is not a multiple of {size:,}")
             elif entry.size != size and (entry.size or number < len(entries) - 1):
                 self._resize(self._path(name), size)
                 verb = "cut" if entry.size > size else "grown with zeros"
@@ -146,7 +146,7 @@ class Fitting:
         for entry in self._disk.list(self._path("index")):
             name = f"index/{entry.name}"
             if entry.is_folder or not (entry.name.isascii() and entry.name.isdigit()):
-                self._set_aside(name, "it is no index file")
+                self._set_aside(name, "it is not an index file")
             elif entry.size > size:
                 self._set_aside(name, f"{entry.size:,} bytes long instead of {size:,}")
 

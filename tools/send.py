@@ -36,8 +36,10 @@ _READ_SIZE: Final = 1 << 20
     is_flag=True,
     help="Send each line of standard input; empty lines are left out.",
 )
-@click.option("--key", "keys", multiple=True, help="Key to find the messages by. Repeatable.")
-@click.option("--tag", help="Tag that consumers can filter by.")
+@click.option(
+    "--key", "keys", metavar="KEY", multiple=True, help="Key to find the messages by. Repeatable."
+)
+@click.option("--tag", metavar="TAG", help="Tag that consumers can filter by.")
 @click.option(
     "--property",
     "properties",

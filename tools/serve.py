@@ -349,7 +349,7 @@ def nameserver(
 @_clock_options
 @_replica_options
 @_port_option("--port", "Port", 8081)
-@click.option("--name", help="Unique name of the broker.  [default: from the file]")
+@click.option("--name", metavar="NAME", help="Unique name of the broker.  [default: from the file]")
 @_address_option
 @click.option(
     "--child", is_flag=True, hidden=True, help="Started by serve_many.py: stop with the parent."

@@ -43,18 +43,18 @@ _STEADY_S: Final = 60.0
 
 
 def check_many(settings: Settings, count: int, *, replica_set: str = "", with_faults: bool) -> None:
-    """Raise ConfigError for SETTINGS, and a REPLICA_SET asked for, that COUNT brokers cannot have together."""
+    """Raise ConfigError if COUNT brokers cannot have SETTINGS or a REPLICA_SET."""
     if replica_set or settings.replication.replica_set:
         raise ConfigError(
-            "--brokers runs brokers that hold different messages, --replica-set is of brokers that hold the same: say"
-            " one of them (`pocketmq replicas quickstart` runs a whole set on one machine)",
+            "brokers of --brokers store different messages, those of a --replica-set the same. Give only one of both"
+            " (`pocketmq replicas quickstart` runs a replica set on one machine)",
             field="brokers",
             value=count,
         )
     if settings.broker.java_slaves:
         raise ConfigError(
-            "broker.java_slaves is for one broker, which Java slaves find at broker.java_slaves_port: leave out"
-            " --brokers, or that key",
+            "broker.java_slaves needs a single broker, which Java slaves find at broker.java_slaves_port. Leave out"
+            " --brokers, or that setting",
             field="brokers",
             value=count,
         )

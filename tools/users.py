@@ -95,12 +95,15 @@ def user() -> None:
 #: Options of a user.
 _user_options = with_options(
     _file_options,
-    click.option("--secret", help="Secret: env:NAME, file:PATH, or the secret itself."),
+    click.option(
+        "--secret", metavar="SECRET", help="Secret: env:NAME, file:PATH, or the secret itself."
+    ),
     click.option("--type", "kind", type=_TYPES, help="Type of user: Super may do everything."),
     click.option("--status", type=_STATUSES, help="Status: a disabled user may do nothing."),
     click.option(
         "--certificate",
         "certificates",
+        metavar="NAME",
         multiple=True,
         help="Name in a client certificate that identifies this user. Repeatable.",
     ),
@@ -502,15 +505,21 @@ def check_acl(  # noqa: PLR0913  (its options)
     users_file: Path | None,
     config: Path | None,
 ) -> None:
-    """Say whether USER may do ACTION on RESOURCE, which policy decides, and why. Exit code 1: it may not.
+    """Check whether USER may do ACTION on RESOURCE.
 
-    Of several actions with commas between any one will do, as for a call that asks for one of them.
+    Prints the decision, the policy that decides, and the reason. Of several actions, separated by commas, one is
+    enough.
+
+    \b
+    Example: pocketmq acl check alice Pub Topic:orders --users users.yaml
+
+    Exit code 1: the decision is Deny.
     """
     entry = _user_of(_file(users_file, config).read(), name)
     wanted = _effective(Resource.parse(resource, "RESOURCE"), resource)
     if wanted.pattern is Pattern.PREFIXED or resource.strip() == "*":
         raise ConfigError(
-            f"RESOURCE: {resource!r} is no single resource: name one, as Topic:orders"
+            f"RESOURCE: {resource!r} is not a single resource. Give one, such as Topic:orders"
         )
     parse_source(host, "--source")
     need = Need(wanted.type, wanted.name or "*", parse_actions(action.split(","), "ACTION"))
@@ -519,12 +528,12 @@ def check_acl(  # noqa: PLR0913  (its options)
         if entry.is_super
         else Policies(entry.policies, entry.default_policies).decide_all(need, host, cluster)
     )
-    told = decision_document(judged, enabled=entry.enabled)
+    decision = decision_document(judged, enabled=entry.enabled)
     if as_json:
-        print_json(told)
+        print_json(decision)
     else:
-        print_pairs({key: value for key, value in told.items() if value})
-    if told["decision"] == "Deny":
+        print_pairs({key: value for key, value in decision.items() if value})
+    if decision["decision"] == "Deny":
         context.exit(_DENIED)
 
 

@@ -174,8 +174,8 @@ def find_jars(home: Path) -> str:
                 [str(home / "conf"), f"{folder.resolve()}/*", f"{home.resolve()}/*"]
             )
     raise ConfigError(
-        f"{home} has no zookeeper-*.jar, nor has its lib: name the folder of a distribution, of Debian's packages "
-        "(/usr/share/java), or one with all jars side by side, as mvn dependency:copy-dependencies makes it",
+        f"{home} and its lib have no zookeeper-*.jar. Give the folder of a distribution, of Debian's packages "
+        "(/usr/share/java), or one with all jars, as from mvn dependency:copy-dependencies",
         field="--zookeeper-home",
         value=str(home),
     )

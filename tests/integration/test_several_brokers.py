@@ -112,7 +112,7 @@ def test_one_that_cannot_start_ends_all_with_its_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--replica-set", "orders"], "--replica-set is of brokers that hold the same"),
+        (["--replica-set", "orders"], "those of a --replica-set the same"),
         (["--faults", "redeliver"], "--faults is for one broker"),
         (["--port", "65535"], "2 brokers take the ports from 65535 on"),
     ],
@@ -128,7 +128,7 @@ def test_java_slaves_are_of_one_broker(tmp_path: Path) -> None:
     file = tmp_path / "own.yaml"
     file.write_text("broker:\n  java_slaves: true\n")
 
-    with pytest.raises(ConfigError, match="java_slaves is for one broker"):
+    with pytest.raises(ConfigError, match="java_slaves needs a single broker"):
         check_many(load_settings(file), 2, with_faults=False)
 
 
@@ -148,7 +148,7 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
     done = Shell("")("serve", "--brokers", "2", "--store", str(tmp_path))
 
     assert done.code == 5
-    assert "holds no store, but other things (photos)" in done.err
+    assert "is not a store, and has other files (photos)" in done.err
 
 
 def test_each_has_a_name_a_port_an_address_and_a_store_of_its_own(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -55,6 +56,40 @@ def test_every_verb_can_be_loaded_and_explains_itself(
 ) -> None:
     assert cli.run([verb, "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"Usage: pocketmq {verb}")
+
+
+def every_command(
+    command: click.Command, parent: click.Context | None, name: str
+) -> Iterator[click.Context]:
+    """Yield a context for COMMAND and each command below it."""
+    context = click.Context(command, info_name=name, parent=parent)
+    yield context
+    if isinstance(command, click.Group):
+        for one in command.list_commands(context):
+            found = command.get_command(context, one)
+            assert found is not None
+            yield from every_command(found, context, one)
+
+
+def test_the_help_of_a_command_begins_with_a_short_sentence() -> None:
+    long = {}
+    for context in every_command(cli.cli, None, "pocketmq"):
+        first = " ".join((context.command.help or "").split("\n\n")[0].split())
+        if not (0 < len(first) <= 70 and first.endswith(".")):
+            long[context.command_path] = first
+
+    assert long == {}
+
+
+def test_every_option_has_a_help_text() -> None:
+    silent = [
+        f"{context.command_path} {option.opts[0]}"
+        for context in every_command(cli.cli, None, "pocketmq")
+        for option in context.command.params
+        if isinstance(option, click.Option) and not option.hidden and not option.help
+    ]
+
+    assert silent == []
 
 
 @pytest.mark.parametrize(

@@ -148,4 +148,4 @@ def test_a_folder_without_a_store_is_exit_code_2(view: list[str], tmp_path: Path
     result = CliRunner().invoke(inspect, [str(tmp_path), *view])
 
     assert result.exit_code == 2
-    assert "holds no store" in result.stderr
+    assert "is not a store" in result.stderr

@@ -60,7 +60,7 @@ def apache_jars(home: Path) -> str:
             jars = [jar for jar in sorted(folder.glob("*.jar")) if "client-java" not in jar.name]
             return os.pathsep.join(map(str, jars))
     raise ConfigError(
-        f"{home} has no rocketmq-broker-*.jar, nor has its lib: name the folder of a distribution, or one that Maven"
+        f"{home} and its lib have no rocketmq-broker-*.jar. Give the folder of a distribution, or one that Maven"
         " has filled",
         field="--apache",
         value=str(home),

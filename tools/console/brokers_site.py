@@ -96,7 +96,7 @@ class BrokersSite:
         if (asked.method, asked.path) == ("POST", "/api/topics"):
             return answers.json_shown(200, await self._create_topic(asked))
         if asked.method not in READING:
-            raise ServiceNotFound(f"{asked.method} {asked.path[:200]} is not there")
+            raise ServiceNotFound(f"there is no {asked.method} {asked.path[:200]}")
         if asked.path == "/api/events":
             return self._listeners.stream(_ticks())
         if asked.path == "/api/session":
@@ -121,7 +121,7 @@ class BrokersSite:
         if kind == "brokers":
             return await self._overviews()
         if kind not in _PAGES:
-            raise ServiceNotFound(f"{asked.path[:200]} is not there")
+            raise ServiceNotFound(f"there is no {asked.path[:200]}")
         return await self._merged(kind, {"search": asked.query.get("search", "")})
 
     async def _overviews(self) -> Document:

@@ -66,7 +66,9 @@ def compare(
 @click.argument("a", type=StoreFolder())
 @click.argument("b", type=StoreFolder())
 @store_option
-@click.option("--topic", "topics", multiple=True, help="Compare only this topic. Repeatable.")
+@click.option(
+    "--topic", "topics", metavar="TOPIC", multiple=True, help="Compare only this topic. Repeatable."
+)
 @click.option("--compare-times", "times", is_flag=True, help="Also compare birth and store times.")
 @click.option("--hosts", is_flag=True, help="Also compare birth and store hosts.")
 @click.option("--places", is_flag=True, help="Also compare log offsets.")

@@ -182,7 +182,7 @@ class JavaFollower:
             self._writer = None
 
     async def _identify(self) -> MasterIdentity:
-        """Return who the master is, the one that the store follows."""
+        """Return the identity of the master that the store follows."""
         identity = await self._master.identity()
         note = self._note
         if note is None:
@@ -190,7 +190,7 @@ class JavaFollower:
         if (note.cluster, note.broker) != (identity.cluster, identity.broker):
             raise errors.StoreMismatch(
                 f"{self._path} follows {note.broker} of {note.cluster}, and {self._master.address} is"
-                f" {identity.broker} of {identity.cluster}: name that one's address, or another folder",
+                f" {identity.broker} of {identity.cluster}. Give the address of the first, or another folder",
                 path=self._path,
             )
         for name in ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"):
@@ -349,7 +349,7 @@ class JavaFollower:
                 found = frames.feed(data)
             except ValueError as error:
                 raise errors.StoreMismatch(
-                    f"what {self._address} sends is not the log of a Java broker ({error}): name its haListenPort",
+                    f"{self._address} does not send the log of a Java broker ({error}). Give its haListenPort",
                     address=self._address,
                 ) from None
             if any(isinstance(one, LogFrame) and one.data for one in found):

@@ -82,7 +82,7 @@ def _on_device(path: str) -> int:
 
 
 def require_new_folder(path: str, source: str) -> None:
-    """Raise InvalidArgument unless PATH can become a store: not there, or an empty folder, and not inside SOURCE."""
+    """Raise InvalidArgument unless PATH is new or an empty folder, and not inside SOURCE."""
     inside = os.path.commonpath([os.path.realpath(path), os.path.realpath(source)])
     if inside == os.path.realpath(source):
         raise InvalidArgument(
@@ -94,7 +94,7 @@ def require_new_folder(path: str, source: str) -> None:
         return
     if not os.path.isdir(path) or os.listdir(path):
         raise InvalidArgument(
-            f"--output {path}: it is there already and not an empty folder: name a new one",
+            f"--output {path}: it exists and is not an empty folder. Give a new one",
             field="to",
             value=path,
         )

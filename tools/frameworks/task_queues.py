@@ -393,7 +393,7 @@ class TaskQueues:
             levels = await self._levels(topic)
         if levels is None:
             raise errors.TopicNotFound(
-                f"there is no queue {queue!r}: declare it before something is sent to it",
+                f"queue {queue!r} does not exist: declare it before you send to it",
                 topic=topic,
             )
         if levels > 1 and at_ms is not None:

@@ -50,7 +50,12 @@ _ENTRIES_AT_ONCE: Final = 1024
 
 @click.command()
 @click.argument("file", required=False)
-@click.option("--since", "begin", metavar="OFFSET|TIME", help="Entries of records from here on.")
+@click.option(
+    "--since",
+    "begin",
+    metavar="OFFSET|TIME",
+    help="Only entries of records from this log offset or store time on.",
+)
 @click.option("--hash", "key_hash", type=NUMBER, help="Only entries with this key hash.")
 @limit_option
 @format_options
@@ -63,12 +68,15 @@ def index(
     as_json: bool,
     as_jsonl: bool,
 ) -> None:
-    """List the index files, or the entries of FILE (its name; `last` for the newest)."""
+    """List the index files, or the entries of one.
+
+    FILE is the name of an index file, or `last` for the newest.
+    """
     output = Output.of(as_json, as_jsonl, limit)
     files = opened()
     if file is None:
         if begin is not None or key_hash is not None:
-            raise click.UsageError("--since and --hash choose entries: name a FILE.")
+            raise click.UsageError("--since and --hash need a FILE.")
         output.rows(
             (_file_row(files, name) for name in index_names(files)), FILES, what="index files"
         )
@@ -87,7 +95,7 @@ def _named(files: StoreView, name: str) -> IndexEntries:
     found = None if chosen is None else open_index(files, chosen)
     if found is None:
         known = ", ".join(names) or "none"
-        raise MessageNotFound(f"there is no index file {name!r} with a header: {known}", file=name)
+        raise MessageNotFound(f"no index file {name!r} with a header: {known}", file=name)
     return found
 
 

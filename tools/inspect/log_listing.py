@@ -45,22 +45,27 @@ RECORD_COLUMNS: Final = (
 
 
 @click.command()
+@click.option("--since", "begin", metavar="OFFSET|TIME", help="First log offset or store time.")
 @click.option(
-    "--since", "begin", metavar="OFFSET|TIME", help="Begin at a log offset or store time."
+    "--until", "end", metavar="OFFSET|TIME", help="Log offset or store time to end before."
 )
-@click.option("--until", "end", metavar="OFFSET|TIME", help="End before this offset or time.")
-@click.option("--last", type=COUNT, metavar="N", help="Begin N records before the end.")
-@click.option("--topic", help="Only records of this topic.")
+@click.option(
+    "--last", type=COUNT, metavar="N", help="Number of records before the end to begin with."
+)
+@click.option("--topic", metavar="TOPIC", help="Only records of this topic.")
 @click.option("--queue", "queue_id", type=NUMBER, help="Only records of this queue.")
-@click.option("--full", is_flag=True, help="In JSON: with all properties and the body.")
+@click.option("--full", is_flag=True, help="In JSON: also all properties and the body.")
 @click.option("--follow", is_flag=True, help="Continue with new records as they are written.")
 @limit_option
 @format_options
 def log(*, limit: int | None, as_json: bool, as_jsonl: bool, **words: Any) -> None:
-    """List the records of the commit log in order, and what is between them.
+    """List the records of the commit log, and gaps between them.
 
-    A blank closes a file; damaged bytes are shown with their place. With --follow, new records are printed as a live
-    broker appends them, until the command is interrupted or --limit is reached.
+    A blank closes a file; damaged bytes are shown with their place. With --follow it prints new records of a live
+    broker, until Ctrl-C or --limit.
+
+    \b
+    Example: pocketmq inspect data/store log --last 20 --topic orders
     """
     chosen = _Chosen(**words)
     output = Output.of(as_json, as_jsonl, limit)

@@ -56,7 +56,7 @@ def offset_of(text: str) -> int:
     """Return the number in TEXT, which may contain `,` and `_`. Raises InvalidArgument."""
     digits = text.replace(",", "").replace("_", "")
     if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19:
-        raise InvalidArgument(f"{text[:64]!r} is no offset: write a number", value=text[:64])
+        raise InvalidArgument(f"{text[:64]!r} is not an offset: write a number", value=text[:64])
     found = int(digits)
     if found > _OFFSET_MAX:
         raise InvalidArgument(f"offset {found} is beyond {_OFFSET_MAX}", value=found)

@@ -60,7 +60,9 @@ def row_findings(row: FileRow, what: str, size: str | None = None) -> Iterator[H
     """Yield what is wrong with names and lengths of ROW, the files of WHAT; SIZE is what they should have."""
     wanted = int(size) if size is not None and size.isdecimal() else row.usual_size
     for name in row.strange:
-        yield HealthFinding("refused", f"{what}: {name} is no file of it: its name is no offset")
+        yield HealthFinding(
+            "refused", f"{what}: {name} does not belong to it: its name is not an offset"
+        )
     for file in row.files:
         if file.size == 0 and file is row.files[-1]:
             yield HealthFinding(
@@ -140,7 +142,7 @@ class HealthFindings:
         for entry in entries:
             if not entry.name.isdecimal():
                 yield HealthFinding(
-                    "note", f"index: {entry.name} is no index file: its name is no time"
+                    "note", f"index: {entry.name} is not an index file: its name is not a time"
                 )
             elif entry.size != max(sizes, key=sizes.count):
                 yield HealthFinding(

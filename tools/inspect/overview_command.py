@@ -43,9 +43,10 @@ FILES: Final = (
 @format_options
 @click.pass_context
 def overview(context: click.Context, *, as_json: bool, as_jsonl: bool) -> None:
-    """Show files, first and last message, topics, groups and health, in a second whatever the store's size.
+    """Show files, topics, groups and health: the default view.
 
-    Names, lengths, heads and tails are looked at; what was not looked at is said. `verify` looks at everything.
+    It reads names, sizes, beginnings and ends of files, within about a second for a store of any size, and says what
+    it has not checked. `verify` checks everything.
     """
     output = Output.of(as_json, as_jsonl)
     document = Overview(opened()).document()

@@ -54,7 +54,7 @@ class TimerFiles:
     def wheel_problem(self) -> str | None:
         """A problem of the file of the wheel, or None."""
         if not self._files.has("timerwheel"):
-            return "there is no timerwheel"
+            return "no timerwheel"
         size = self._files.disk.size(self._files.path("timerwheel"))
         return None if size == WHEEL_SIZE else f"timerwheel has {size:,} bytes, not {WHEEL_SIZE:,}"
 

@@ -42,18 +42,24 @@ ENTRY_COLUMNS: Final = (
 @click.command()
 @click.argument("topic")
 @click.argument("queue_id", metavar="QUEUE", type=NUMBER)
+@click.option("--since", "begin", metavar="OFFSET|TIME", help="First queue offset or store time.")
 @click.option(
-    "--since", "begin", metavar="OFFSET|TIME", help="Begin at a queue offset or store time."
+    "--until", "end", metavar="OFFSET|TIME", help="Queue offset or store time to end before."
 )
-@click.option("--until", "end", metavar="OFFSET|TIME", help="End before this offset or time.")
-@click.option("--last", type=COUNT, metavar="N", help="The last N entries.")
+@click.option(
+    "--last", type=COUNT, metavar="N", help="Number of entries before the end to begin with."
+)
 @click.option("--all", "hidden", is_flag=True, help="Also entries whose records are gone.")
 @limit_option
 @format_options
 def queue(
     *, topic: str, queue_id: int, limit: int | None, as_json: bool, as_jsonl: bool, **words: Any
 ) -> None:
-    """List the entries of queue QUEUE of TOPIC, each held against the record that it points to."""
+    """List the entries of a consume queue, each compared with its record.
+
+    \b
+    Example: pocketmq inspect data/store queue orders 0 --last 20
+    """
     output = Output.of(as_json, as_jsonl, limit)
     files = opened()
     folder = files.queue(topic, queue_id)

@@ -272,10 +272,13 @@ def text_of(data: bytes) -> str:
 @click.option("--all-bytes", is_flag=True, help="Show every byte of long fields.")
 @format_options
 def record(*, offset: str, all_bytes: bool, as_json: bool, as_jsonl: bool) -> None:
-    """Show what is at OFFSET of the commit log: offsets, names, bytes, values and meaning of every field.
+    """Show the record at OFFSET of the commit log, field by field.
 
-    OFFSET may be an offset message id, which ends in the log offset. If no record begins there, the one that OFFSET
-    is in is named.
+    Prints position, bytes, value and meaning of each field. OFFSET is a log offset, or an offset message id, which
+    contains one. If no record begins there, the record around it is named.
+
+    \b
+    Example: pocketmq inspect data/store record 63173
     """
     output = Output.of(as_json, as_jsonl)
     files = opened()

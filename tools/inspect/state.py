@@ -1,4 +1,4 @@
-"""Views of small things: `checkpoint`, and the tables `offsets`, `topics` and `groups`."""
+"""The views `checkpoint`, `offsets`, `topics` and `groups`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _PERMISSIONS: Final = ((4, "read"), (2, "write"), (1, "inherit"))
 @click.command()
 @format_options
 def checkpoint(*, as_json: bool, as_jsonl: bool) -> None:
-    """Show the checkpoint: up to where each part of the store is safe, with its bytes."""
+    """Show the checkpoint: how far each part of the store is on disk."""
     output = Output.of(as_json, as_jsonl)
     files = opened()
     there = files.has("checkpoint")
@@ -89,7 +89,7 @@ def checkpoint(*, as_json: bool, as_jsonl: bool) -> None:
 def _print_checkpoint(document: dict[str, Any]) -> None:
     console = people()
     if not document["present"]:
-        console.print("there is no checkpoint: a broker begins with zeros", style="yellow")
+        console.print("no checkpoint: a broker starts with zeros", style="yellow")
         return
     console.print(Text.assemble(("checkpoint", "bold"), f"  {document['size_bytes']:,} bytes"))
     for field in document["fields"]:
@@ -105,16 +105,16 @@ def _print_checkpoint(document: dict[str, Any]) -> None:
 
 
 @click.command()
-@click.option("--group", help="Only offsets of this group.")
-@click.option("--topic", help="Only offsets in this topic.")
+@click.option("--group", metavar="GROUP", help="Only offsets of this group.")
+@click.option("--topic", metavar="TOPIC", help="Only offsets in this topic.")
 @limit_option
 @format_options
 def offsets(
     *, group: str | None, topic: str | None, limit: int | None, as_json: bool, as_jsonl: bool
 ) -> None:
-    """List the committed offsets of consumer groups next to the ranges of their queues, as they are stored.
+    """List committed offsets, with the offsets of their queues.
 
-    `pocketmq lag` says what they mean: verdicts, bytes and ages.
+    They are shown as stored. `pocketmq lag` shows the lag with verdicts, bytes and ages.
     """
     files = opened()
     tables = Tables(files)
@@ -130,7 +130,7 @@ def offsets(
 
 
 def _require_readable(tables: Tables) -> None:
-    """Raise StoreMismatch if a table could not be read: what was printed is not all."""
+    """Raise StoreMismatch if a table could not be read: the output is incomplete."""
     if tables.refused:
         raise StoreMismatch(tables.refused[0], path=tables.files.path("config"))
 
@@ -193,7 +193,7 @@ def _against(bounds: QueueExtent | None, committed: int) -> dict[str, Any]:
 @limit_option
 @format_options
 def topics(*, limit: int | None, as_json: bool, as_jsonl: bool) -> None:
-    """List topics: their queues as they lie, and their configuration."""
+    """List topics: their queues and their configuration."""
     output = Output.of(as_json, as_jsonl, limit)
     found = Overview(opened())
     found.look_at_queues(queues_max=None)
@@ -215,7 +215,7 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
 @limit_option
 @format_options
 def groups(*, limit: int | None, as_json: bool, as_jsonl: bool) -> None:
-    """List consumer groups: their configuration, and how far behind they are."""
+    """List consumer groups: their configuration and their lag."""
     output = Output.of(as_json, as_jsonl, limit)
     found = Overview(opened())
     found.look_at_queues(queues_max=None)

@@ -1,4 +1,4 @@
-"""The view `tables`: what the journal of tables in a store says."""
+"""The view `tables`: the journal of tables in a store."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ GAPS: Final = (
 @click.command()
 @format_options
 def tables(*, as_json: bool, as_jsonl: bool) -> None:
-    """Show the tables that the broker keeps next to the log, and damage in their journal.
+    """Show the broker's own tables, and damage in their journal.
 
-    Entries about records that the log has lost are counted here; a broker skips them.
+    Entries for records that the log has lost are counted; a broker skips them.
     """
     files = opened()
     folder = files.path(f"pocketmq/{FOLDER}")
@@ -45,7 +45,7 @@ def tables(*, as_json: bool, as_jsonl: bool) -> None:
 
 
 def tables_in(disk: Disk, folder: str) -> dict[str, Any]:
-    """Return what the files in FOLDER say."""
+    """Return the contents of the files in FOLDER."""
     # The numbers of the tables are in the files: a first pass finds them.
     known = read_tables(disk, folder, ())
     snapshots = TableFiles.of(disk, folder).snapshots

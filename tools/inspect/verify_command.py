@@ -1,4 +1,4 @@
-"""`pocketmq inspect STORE verify`: verifies a store. Exit code 1 when anything is wrong."""
+"""`pocketmq inspect STORE verify`: checks a whole store."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ _PLACES_SHOWN = 5
 
 
 @click.command()
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@click.option("--quiet", is_flag=True, help="Show no progress bar.")
 @format_options
 @click.pass_context
 def verify(context: click.Context, *, quiet: bool, as_json: bool, as_jsonl: bool) -> None:
-    """Read the whole store: every record and its CRC, every queue entry, every index entry, and what is missing.
+    """Check the whole store: log, queues, index, CRC.
 
-    Also shows when PocketMQ verified each log file last, in the background (`store.scrub_bytes_per_s`). A progress
-    bar is shown on standard error, if that is a terminal. Exit code 1 when anything is wrong.
+    Reads every record, every queue entry and every index entry. Also shows when PocketMQ verified each log file last,
+    in the background (`store.scrub_bytes_per_s`). On a terminal a progress bar is shown on standard error.
+
+    Exit code 1: a fault was found.
     """
     output = Output.of(as_json, as_jsonl)
     clock = SystemClock()

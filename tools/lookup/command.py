@@ -21,12 +21,18 @@ from .stored_messages import print_from_files
 
 @click.command(cls=options.TakesStores)
 @options.stores_argument
-@click.option("--key", help="Key of the message, or its producer's id. Live brokers need --topic.")
-@click.option("--tag", help="Tag of the message; needs --topic. Not every broker indexes tags.")
+@click.option(
+    "--key",
+    metavar="KEY",
+    help="Key of the message, or its producer's id. Live brokers need --topic.",
+)
+@click.option(
+    "--tag", metavar="TAG", help="Tag of the message; needs --topic. Not every broker indexes tags."
+)
 @click.option(
     "--id", "message_id", help="Message id of either kind; --topic makes the search faster."
 )
-@click.option("--topic", shell_complete=topic_names, help="Topic of the message.")
+@click.option("--topic", metavar="TOPIC", shell_complete=topic_names, help="Topic of the message.")
 @click.option("--queue", type=options.NUMBER, help="Queue of the message.")
 @click.option(
     "--offset", type=options.OFFSET, help="Offset in the queue; needs --topic and --queue."

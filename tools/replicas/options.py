@@ -33,6 +33,7 @@ registry_options = with_options(
     click.option(
         "--cluster",
         "cluster_name",
+        metavar="NAME",
         default="DefaultCluster",
         show_default=True,
         help="Cluster of the set: the setting broker.cluster of its brokers.",

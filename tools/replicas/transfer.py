@@ -21,6 +21,7 @@ from .sets import opened
 @click.argument("replica", type=COUNT)
 @click.option(
     "--timeout",
+    metavar="5s",
     default="5s",
     show_default=True,
     help="Time in which the replica must have all records.",

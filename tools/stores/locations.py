@@ -263,14 +263,14 @@ def check_new_store(disk: Disk, folder: str) -> None:
         return
     if numbers := broker_numbers(disk, folder):
         raise StoreMismatch(
-            f"{folder} holds stores of several brokers (broker-{numbers[0]} …): say --brokers {max(numbers[-1], 2)},"
-            f" or --store {posixpath.join(folder, f'broker-{numbers[0]}')} to serve that one alone",
+            f"{folder} holds stores of several brokers (broker-{numbers[0]} …). Give --brokers {max(numbers[-1], 2)},"
+            f" or --store {posixpath.join(folder, f'broker-{numbers[0]}')} to serve only that one",
             path=folder,
         )
     more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
     raise StoreMismatch(
-        f"{folder} holds no store, but other things ({', '.join(others[:3])}{more}): name an empty or new folder,"
-        " or --force to make a store among them",
+        f"{folder} is not a store, and has other files ({', '.join(others[:3])}{more}). Give an empty or new folder,"
+        " or --force to create a store in it",
         path=folder,
     )
 
@@ -320,14 +320,14 @@ def _holds_store(children: Callable[[str], list[Entry]], folder: str) -> bool:
 
 
 def _nothing(given: str) -> ConfigError:
-    what = "nothing that is a store matches" if _is_pattern(given) else "there is no folder"
+    what = "no store matches" if _is_pattern(given) else "no such folder:"
     return ConfigError(f"{what} {given}: check the path", field="store", value=given)
 
 
 def _no_store(given: str) -> ConfigError:
     return ConfigError(
-        f"{given} holds no store: no commitlog, consumequeue or batchconsumequeue folder, no tables in config/, no"
-        f" checkpoint; for several stores write a pattern, {json.dumps(given.rstrip('/') + '/*/store')}",
+        f"{given} is not a store: it has no commitlog, consumequeue or batchconsumequeue folder, no tables in config/,"
+        f" no checkpoint. For several stores write a pattern, {json.dumps(given.rstrip('/') + '/*/store')}",
         field="store",
         value=given,
     )

@@ -23,8 +23,8 @@ _BROKER: Final = "pocketmq_broker"
 _MARKER: Final = "pocketmq"
 _SETTINGS: Final = {
     "clock": "clock of messages: virtual, which only the test advances (default), or system",
-    "process": "run the broker in a process of its own, which kill() ends as kill -9 does (default: false)",
-    "faults": "what goes wrong in every test, as for `pocketmq serve --faults` (default: nothing)",
+    "process": "run the broker in its own process, which kill() ends like kill -9 (default: false)",
+    "faults": "faults to inject in every test, as for `pocketmq serve --faults` (default: none)",
     "seed": "of what goes wrong (default: 0)",
 }
 
@@ -76,7 +76,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for mark in reversed(marks):
         if mark.args:
             raise pytest.UsageError(
-                f"the marker {_MARKER} takes names with values, as in clock='system'"
+                f"the marker {_MARKER} takes names with values, such as clock='system'"
             )
         wanted |= mark.kwargs
     metafunc.parametrize(_BROKER, [_Wanted(wanted)], indirect=True, ids=[_shown(wanted)])

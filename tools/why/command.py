@@ -99,7 +99,7 @@ def _when(event: Mapping[str, Any]) -> str:
 @click.command(cls=TakesStores)
 @click.argument("message")
 @stores_argument
-@click.option("--topic", help="Topic of the key that MESSAGE is.")
+@click.option("--topic", metavar="TOPIC", help="Topic, if MESSAGE is a key.")
 @click.option(
     "--limit",
     "count",

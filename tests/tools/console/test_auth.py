@@ -210,7 +210,7 @@ def test_only_a_page_of_the_console_changes_something(
     if allowed:
         OPEN.admit(request)
     else:
-        with pytest.raises(NotAllowed, match="change nothing"):
+        with pytest.raises(NotAllowed, match="cannot change anything"):
             OPEN.admit(request)
 
 

@@ -138,7 +138,7 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
 
-    with pytest.raises(ConfigError, match="something is there already"):
+    with pytest.raises(ConfigError, match="the folder is not empty"):
         run(store, "--output", tmp_path / "out")
 
 

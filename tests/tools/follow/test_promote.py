@@ -236,7 +236,7 @@ def test_a_note_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 def test_the_commands_say_what_is_wrong(tmp_path: Path) -> None:
     call = Shell("")
     words = ["follow", "--apache", "localhost", "--rpc", "h:1", str(tmp_path / "s")]
-    assert "is no host:port" in call(*words).err
+    assert "is not an address: write HOST:PORT" in call(*words).err
     store = open_store(tmp_path / "s", now_ms=Hand())
     send(store, random.Random(1), Hand(), 2)
     store.close()

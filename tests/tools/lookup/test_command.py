@@ -165,7 +165,7 @@ def test_several_stores_are_searched_and_named(
         (["--offset", "1", "--topic", "T"], "--offset needs"),
         (["--topic", "T", "--since", "2026-01-02", "--until", "2026-01-01"], "--until must be"),
         (["--topic", "T", "--since", "2026-01-02", "--until", "2026-01-02"], "--until must be"),
-        (["--since", "yesterday"], "'yesterday' is no time"),
+        (["--since", "yesterday"], "'yesterday' is not a time"),
         (["--since", "2026-01-01"], "need --topic"),
         (["--key", "k", "--broker-conf", "nonsense"], "--broker-conf nonsense"),
         (["--key", "k", "--broker-conf", "maxIndexNum=x"], "not a whole number"),
@@ -191,4 +191,4 @@ def test_a_folder_that_is_no_store_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run(["find", "--store", str(tmp_path), "--key", "k"]) == 2
-    assert "holds no store" in capsys.readouterr().err
+    assert "is not a store" in capsys.readouterr().err

@@ -117,7 +117,7 @@ def test_what_is_there_already_is_not_overwritten(tmp_path: Path) -> None:
 def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
 
-    with pytest.raises(ConfigError, match="holds no store"):
+    with pytest.raises(ConfigError, match="is not a store"):
         repaired(tmp_path / "nothing", tmp_path / "copy", {})
 
     assert not (tmp_path / "copy").exists()

@@ -119,4 +119,4 @@ def test_where_no_zookeeper_is_to_come_from_it_says_so(tmp_path: Path) -> None:
     assert neither.code == 2
     assert "Give either --zookeeper HOST:PORT" in neither.err
     assert empty.code == 2
-    assert "has no zookeeper-*.jar, nor has its lib" in empty.err
+    assert "and its lib have no zookeeper-*.jar" in empty.err

@@ -204,7 +204,7 @@ def test_bad_records_are_rows_when_that_is_asked_for(spark: SparkSession, tmp_pa
     assert found.where("queue_offset IS NOT NULL").count() == 2_999
     assert found.where("log_offset >= 0").count() == 3_000
     assert frame(spark, store, "messages", badRecords="skip", checkCrc="true").count() == 2_999
-    with pytest.raises(PySparkException, match="are no valid record"):
+    with pytest.raises(PySparkException, match="are not a valid record"):
         frame(spark, store, "messages", checkCrc="true").count()
 
 

@@ -111,9 +111,9 @@ def test_one_name_is_not_given_to_two_stores(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ("nowhere", "there is no folder"),
-        ("nothing-*", "nothing that is a store matches"),
-        ("", "holds no store"),
+        ("nowhere", "no such folder:"),
+        ("nothing-*", "no store matches"),
+        ("", "is not a store"),
         ("nosuch://x/y", "cannot be opened"),
         ("file:///tmp/%c", "cannot be opened"),
         ("file:///tmp/%c3", "cannot be opened"),

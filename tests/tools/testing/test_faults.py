@@ -258,7 +258,7 @@ def test_what_is_asked_for_is_read_as_it_is_written() -> None:
     ("text", "told"),
     [
         ("redelivery", "no kind 'redelivery'; did you mean 'redeliver'"),
-        ("reorder=101%", "at most 100%"),
+        ("reorder=101%", "up to 100%"),
         ("reorder=10", "write reorder, or reorder=10%"),
         ("reorder,", "no kind ''"),
     ],

@@ -180,7 +180,7 @@ def test_a_group_that_has_not_come_so_far_says_how_far_it_is() -> None:
     (view,) = history_of([copy(100, offset=7)], Evidence(readings=readings("g", 5))).groups
 
     assert view.verdict == "not yet"
-    assert "it stood at 5 (2 before it)" in view.text
+    assert "its offset was 5 (2 messages before it)" in view.text
 
 
 @pytest.mark.parametrize(

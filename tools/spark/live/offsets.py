@@ -139,7 +139,7 @@ def parse_json(text: str, field: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{field}: {_short(text)} is no JSON ({error})", field=field, value=text[:64]
+            f"{field}: {_short(text)} is not JSON ({error})", field=field, value=text[:64]
         ) from None
 
 
@@ -158,9 +158,7 @@ def _children(value: object, place: str, shape: str) -> list[tuple[str, Any]]:
 
 def _queue_number(text: str, place: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
-        raise ConfigError(
-            f"{place}: {text[:32]!r} is no queue number: queues count from 0", field=place
-        )
+        raise ConfigError(f"{place}: {text[:32]!r} is not a queue number: 0 or more", field=place)
     return int(text)
 
 

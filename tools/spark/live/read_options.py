@@ -202,7 +202,7 @@ def _choice(reader: OptionReader) -> Choice:
         try:
             re.compile(text)
         except re.error as error:
-            raise reader.error(name, f"it is no regular expression ({error})") from None
+            raise reader.error(name, f"it is not a regular expression ({error})") from None
         return Choice(pattern=text)
     try:
         topics = {check_topic(part.strip()) for part in text.split(",")}

@@ -86,7 +86,7 @@ def sink_columns(
                 field=name,
             )
         if column in found:
-            raise ConfigError(f"column {column!r} is there twice, as {name!r} too", field=name)
+            raise ConfigError(f"column {column!r} exists twice, also as {name!r}", field=name)
         if kind not in COLUMNS[column]:
             raise ConfigError(
                 f"column {name!r} is {kind}, but must be {' or '.join(COLUMNS[column])}: cast it",

@@ -1,4 +1,4 @@
-"""What a scan does with bytes that are no record."""
+"""Handling of damaged bytes in a scan."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BadRecords:
         """Count DAMAGE, or raise CorruptRecord."""
         if self.policy == "fail":
             raise CorruptRecord(
-                f"{damage.path}: {damage.size:,} bytes at {damage.start:,} are no valid record ({damage.why}); "
+                f"{damage.path}: {damage.size:,} bytes at {damage.start:,} are not a valid record ({damage.why}); "
                 "badRecords=skip continues after them",
                 field="badRecords",
                 path=damage.path,
@@ -49,7 +49,7 @@ class BadRecords:
         self.count += 1
         self.bytes += damage.size
         logger.debug(
-            "bytes are no valid record",
+            "bytes are not a valid record",
             extra={"path": damage.path, "offset": damage.start, "size": damage.size},
         )
 

@@ -191,8 +191,8 @@ class Scan:
             except FileNotFoundError as error:
                 if self.options.fail_on_data_loss:
                     raise OffsetOutOfRange(
-                        f"{error.filename or error} was deleted while it was to be read (by the broker's retention?): "
-                        "read again, or say failOnDataLoss=false",
+                        f"{error.filename or error} was deleted before it was read, perhaps by retention. "
+                        "Read again, or set failOnDataLoss=false",
                         field="failOnDataLoss",
                     ) from error
 

@@ -138,7 +138,7 @@ def test_a_file_that_vanishes_after_planning_is_an_error_unless_data_may_be_lost
     (task,) = strict.plan(locate([str(store)]))
     (store / "commitlog" / f"{65_536:020d}").unlink()
 
-    with pytest.raises(OffsetOutOfRange, match="was deleted while it was to be read"):
+    with pytest.raises(OffsetOutOfRange, match="was deleted before it was read"):
         list(strict.read(task, BadRecords("fail")))
     rows = sum(batch.num_rows for batch in loose.read(task, BadRecords("fail")))
 
@@ -152,7 +152,7 @@ def test_bad_records_fail_or_are_counted_or_are_rows(tmp_path: Path) -> None:
     data[4] ^= 0xFF
     file.write_bytes(data)
 
-    with pytest.raises(CorruptRecord, match=r"are no valid record .*badRecords=skip"):
+    with pytest.raises(CorruptRecord, match=r"are not a valid record .*badRecords=skip"):
         scanned(store)
     skipped = scanned(store, bad_records="skip")
     shown = scanned(store, bad_records="rows")
