@@ -190,7 +190,7 @@ def test_wrong_tries_of_a_host_are_limited_for_a_minute_right_ones_too() -> None
 
 
 def test_a_minute_takes_so_many_wrong_tries_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "WRONG_MAX", 3)
+    monkeypatch.setattr(auth, "WRONG_MAX", 3)
     log = Log(plaintext=True)
     for host in range(3):
         with pytest.raises(NotAuthenticated):

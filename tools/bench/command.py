@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +11,9 @@ from typing import Any, Final
 import click
 
 from ...proto.carriers import need_grpcio
+from ...proto.clock import SystemClock
 from ...proto.errors import ConfigError, PocketMQError
+from ...proto.time_text import format_instant
 from ..options import COUNT, Seconds, json_option
 from ..output import print_json, print_table
 from .measure import LANGUAGES, BenchConditions, Figure, beside_line, figures_table, machine
@@ -203,7 +204,7 @@ def bench(
     for figure in _figures(wanted, folder, options, are_all="all" in names):
         figures.append(figure)
         if plot is not None and figure.name == "ordinary":
-            date = time.strftime("%Y-%m-%d")
+            date = format_instant(SystemClock().unix_ms())[:10]
             plot.write_text(drawn(figure, machine=here, date=date), encoding="utf-8")
         if as_json:
             print_json(figure.document())
