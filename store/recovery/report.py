@@ -13,7 +13,7 @@ class RecoveryPolicy(StrEnum):
     predict; a store is never opened for writing under it.
     """
 
-    OURS = "ours"
+    OURS = "pocketmq"
     APACHE = "apache"
 
 

@@ -85,7 +85,7 @@ def test_every_entry_has_the_tags_code_that_java_resolves(path: Path) -> None:
     assert our_entries(opened(path, read_only=True)) == java_entries()
 
 
-@pytest.mark.parametrize("recovery", ["apache", "ours"])
+@pytest.mark.parametrize("recovery", ["apache", "pocketmq"])
 def test_the_document_of_a_store_has_the_tags_codes_that_java_resolves(
     path: Path, recovery: str
 ) -> None:

@@ -517,7 +517,7 @@ def test_the_report_is_plain_json(tmp_path: Path) -> None:
     store = open_store(tmp_path)
 
     report = store.recovery.to_json()
-    assert report["policy"] == "ours"
+    assert report["policy"] == "pocketmq"
     assert report["clean"] is False
     assert report["findings"]
     assert store.recovery.text().count("\n") == len(store.recovery.findings)

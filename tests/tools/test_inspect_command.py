@@ -59,10 +59,10 @@ HANDED_ON = datetime(2026, 11, 21, 1, 55, 39, tzinfo=UTC)
     ("whose", "days", "waiting"),
     [
         ("apache", 1, "9 timed, handed on until 2026-11-21 01:55:39Z"),
-        ("ours", 1, "9 timed, handed on until 2026-11-21 01:55:39Z"),
+        ("pocketmq", 1, "9 timed, handed on until 2026-11-21 01:55:39Z"),
         # Java's broker leaves what is overdue for more than a week.
         ("apache", 30, "0 timed, handed on until 2026-12-14 01:56:39Z"),
-        ("ours", 30, "9 timed, handed on until 2026-11-21 01:55:39Z"),
+        ("pocketmq", 30, "9 timed, handed on until 2026-11-21 01:55:39Z"),
     ],
 )
 def test_the_summary_says_what_waits_for_its_time(
@@ -87,9 +87,9 @@ def test_a_refused_store_is_exit_code_1_and_still_described(tmp_path: Path) -> N
 
     assert result.exit_code == 1
     assert json.loads(result.stdout)["refusal"] == "BrokerController.initialize returned false"
-    assert run(str(store), "--recovery", "ours").exit_code == 0
+    assert run(str(store), "--recovery", "pocketmq").exit_code == 0
     (store / "commitlog" / "notes.txt").write_text("mine")
-    summary = run(str(store), "--recovery", "ours")
+    summary = run(str(store), "--recovery", "pocketmq")
     assert summary.exit_code == 1
     assert "notes.txt is not a commit log file" in summary.stdout
 
@@ -118,7 +118,7 @@ def test_settings_that_change_nothing_are_accepted(tmp_path: Path) -> None:
     assert run(str(store), "--broker-conf", "enablePropertyFilter=true", "--json").exit_code == 0
 
 
-@pytest.mark.parametrize("recovery", ["apache", "ours"])
+@pytest.mark.parametrize("recovery", ["apache", "pocketmq"])
 def test_the_summary_names_topics_groups_and_damage(recovery: str, tmp_path: Path) -> None:
     store = recorded_store("damaged-flip-recent", tmp_path / "store")
 
@@ -127,7 +127,7 @@ def test_the_summary_names_topics_groups_and_damage(recovery: str, tmp_path: Pat
     assert result.exit_code == 0
     assert "Fill2" in result.stdout
     assert "unclean" in result.stdout
-    wanted = "1 with a wrong CRC" if recovery == "ours" else "log 0–1,345,896: 2,582 records"
+    wanted = "1 with a wrong CRC" if recovery == "pocketmq" else "log 0–1,345,896: 2,582 records"
     assert wanted in result.stdout
 
 
@@ -141,7 +141,7 @@ def test_a_folder_with_an_empty_log_is_an_empty_store(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["commitlog"]
 
 
-@pytest.mark.parametrize("view", [[], ["verify"], ["--recovery", "ours"], ["--json"]])
+@pytest.mark.parametrize("view", [[], ["verify"], ["--recovery", "pocketmq"], ["--json"]])
 def test_a_folder_without_a_store_is_exit_code_2(view: list[str], tmp_path: Path) -> None:
     (tmp_path / "passwd").write_text("root")
 

@@ -171,7 +171,7 @@ class Diagnosis:
             },
             "power_cut": self.power_cut.to_json(),
             "apache": self.apache.to_json(),
-            "ours": self.ours.to_json(),
+            "pocketmq": self.ours.to_json(),
             "warnings": self.ours.outcome.warnings,
         }
 

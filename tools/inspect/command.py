@@ -103,7 +103,7 @@ class Views(LazyGroup):
 @click.option(
     "--recovery",
     type=click.Choice(RECOVERIES),
-    help="Show the store after recovery by Apache RocketMQ 5.5.0 (apache), or by PocketMQ (ours).",
+    help="Show the store after recovery by Apache RocketMQ 5.5.0 (apache), or by PocketMQ (pocketmq).",
 )
 @click.option(
     "--json",

@@ -14,7 +14,7 @@
     through         auto (default), log or queue: how messages are found; auto: queues where topics are named
     brokerName      of a single store; else its files have it
     pushdown        true (default): does Spark pass filters? Only if its own setting allows it, too
-    recovery        apache (default) or ours: the recovery that `queues`, `offsets` and `lag` show
+    recovery        apache (default) or pocketmq: the recovery that `queues`, `offsets` and `lag` show
     now             Unix milliseconds for the ages of `lag`; default the machine's time
 
 And the broker's own settings, by RocketMQ's names, where files do not have them: maxHashSlotNum, maxIndexNum, …

@@ -9,5 +9,5 @@ from __future__ import annotations
 from typing import Final, Literal
 
 #: Recoveries by which a store can be read: that of Apache RocketMQ 5.5.0, or that of PocketMQ.
-RecoveryName = Literal["apache", "ours"]
-RECOVERIES: Final[tuple[RecoveryName, ...]] = ("apache", "ours")
+RecoveryName = Literal["apache", "pocketmq"]
+RECOVERIES: Final[tuple[RecoveryName, ...]] = ("apache", "pocketmq")

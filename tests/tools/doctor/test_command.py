@@ -69,7 +69,7 @@ def test_json_says_the_same(tmp_path: Path) -> None:
     assert result.exit_code == 1
     document = json.loads(result.stdout)
     assert document["apache"]["accepted"] is False
-    assert document["ours"]["lost"]["messages"] == 0
+    assert document["pocketmq"]["lost"]["messages"] == 0
     assert document["now"]["messages"] == 90
 
 
@@ -132,7 +132,7 @@ async def test_a_start_that_refuses_a_table_is_foretold(
     with pytest.raises(CorruptState) as refusal:
         await broker.start()
 
-    ours = json.loads(run(store.path, "--json").stdout)["ours"]
+    ours = json.loads(run(store.path, "--json").stdout)["pocketmq"]
     assert (ours["accepted"], ours["refusal"]) == (False, refusal.value.message)
 
 

@@ -147,7 +147,7 @@ def test_a_view_that_does_not_exist_is_refused() -> None:
     from pocketmq.tools.cli import run
 
     assert run(["inspect", str(unchanged("rolled")), "logs"]) == 2
-    assert run(["inspect", str(unchanged("rolled")), "--recovery", "ours", "log"]) == 2
+    assert run(["inspect", str(unchanged("rolled")), "--recovery", "pocketmq", "log"]) == 2
 
 
 @pytest.mark.parametrize("name", ["basic", "encodings"])

@@ -97,7 +97,7 @@ steps = st.lists(
     clean=st.booleans(),
 )
 @hypothesis_settings(max_examples=40, deadline=None)
-@pytest.mark.parametrize("recovery", ["apache", "ours"])
+@pytest.mark.parametrize("recovery", ["apache", "pocketmq"])
 def test_the_report_is_what_a_recount_finds(
     recovery: RecoveryName,
     steps: list[tuple[int, int, int]],

@@ -17,10 +17,10 @@ def test_a_store_is_opened_as_of_now_whatever_instant_that_is() -> None:
 
 
 def test_the_brokers_settings_go_to_scans_and_to_whole_stores() -> None:
-    options = store_options({"path": "store", "maxindexnum": "2000", "recovery": "OURS"})
+    options = store_options({"path": "store", "maxindexnum": "2000", "recovery": "POCKETMQ"})
 
     assert options.scan.settings == options.opening.settings == {"maxIndexNum": "2000"}
-    assert options.opening.recovery == "ours"
+    assert options.opening.recovery == "pocketmq"
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_a_store_that_apache_refuses_is_refused(name: str, tmp_path: Path) -> No
         opened(name, tmp_path)
 
 
-@pytest.mark.parametrize("recovery", ["apache", "ours"])
+@pytest.mark.parametrize("recovery", ["apache", "pocketmq"])
 def test_a_refusal_names_the_table_that_cannot_be_read(
     recovery: RecoveryName, tmp_path: Path
 ) -> None:
@@ -86,7 +86,7 @@ def test_a_refusal_names_the_table_that_cannot_be_read(
         open_cold(location, now_ms=SystemClock().now_ms(), recovery=recovery)
 
 
-@pytest.mark.parametrize("recovery", ["apache", "ours"])
+@pytest.mark.parametrize("recovery", ["apache", "pocketmq"])
 @pytest.mark.parametrize("name", ["checkpoint", "config/delayOffset.json", "config/timercheck"])
 def test_a_refusal_names_the_folder_that_stands_for_a_file(
     name: str, recovery: RecoveryName, tmp_path: Path
@@ -103,14 +103,14 @@ def test_a_refusal_names_the_folder_that_stands_for_a_file(
 
 
 def test_our_recovery_shows_our_bounds(tmp_path: Path) -> None:
-    store = opened("damaged-missing-last-queue-file", tmp_path, "ours")
+    store = opened("damaged-missing-last-queue-file", tmp_path, "pocketmq")
 
     assert store.queue("Fill0", 0) == OpenedQueue("Fill0", 0, 0, 960)  # Apache: 900
     assert store.report is not None
     assert store.report.findings
 
 
-@pytest.mark.parametrize("recovery", ["apache", "ours"])
+@pytest.mark.parametrize("recovery", ["apache", "pocketmq"])
 def test_not_a_byte_is_written(recovery: RecoveryName, tmp_path: Path) -> None:
     store = recorded_store("unclean", tmp_path / "store")
     before = fingerprint(store)

@@ -148,7 +148,7 @@ def test_an_overlay_reads_ranges_until_the_whole_is_wanted(tmp_path: Path) -> No
     assert (tmp_path / "big").read_bytes()[:3] == b"abc"
 
 
-@pytest.mark.parametrize("recovery", ["apache", "ours"])
+@pytest.mark.parametrize("recovery", ["apache", "pocketmq"])
 @pytest.mark.parametrize(
     "name",
     [

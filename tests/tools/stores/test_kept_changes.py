@@ -52,7 +52,7 @@ def queues_of(topics: dict[str, TopicConfig]) -> dict[str, int]:
 def test_a_store_opened_cold_our_way_has_them_and_apaches_way_has_not(killed: str) -> None:
     location = StoreLocation(killed, killed, "broker-a")
 
-    ours = open_cold(location, now_ms=NOW_MS, recovery="ours")
+    ours = open_cold(location, now_ms=NOW_MS, recovery="pocketmq")
     theirs = open_cold(location, now_ms=NOW_MS, recovery="apache")
 
     assert (queues_of(ours.topics), "g" in ours.groups) == ({"new": 1, "old": 9}, True)
@@ -78,7 +78,7 @@ def test_they_count_for_an_older_backup_as_well(killed: str) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 
     tables = Tables(StoreView(OsDisk(), killed))
-    ours = open_cold(StoreLocation(killed, killed, "broker-a"), now_ms=NOW_MS, recovery="ours")
+    ours = open_cold(StoreLocation(killed, killed, "broker-a"), now_ms=NOW_MS, recovery="pocketmq")
 
     for topics in (tables.topics().topics, ours.topics):
         assert queues_of(topics) == {"new": 1, "old": 9}

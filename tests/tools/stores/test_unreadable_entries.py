@@ -52,7 +52,7 @@ def ran(*arguments: str | Path) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
-@pytest.mark.parametrize("recovery", ["apache", "ours"])
+@pytest.mark.parametrize("recovery", ["apache", "pocketmq"])
 @pytest.mark.parametrize("backup", [False, True])
 @pytest.mark.parametrize("bad", NO_OBJECTS)
 @pytest.mark.parametrize("file", TABLES)
