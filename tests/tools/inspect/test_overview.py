@@ -135,7 +135,7 @@ def test_people_see_the_same_without_naming_the_view() -> None:
     assert told == view(unchanged("consumption"), "overview").stdout
     assert "log 0–" in told
     assert "health: nothing wrong was seen" in told
-    assert "not looked at: records between the first and the last" in told
+    assert "not checked: records between the first and the last" in told
 
 
 def test_what_waits_is_counted() -> None:

@@ -45,7 +45,8 @@ def test_a_broken_table_gives_way_to_its_backup_and_is_noted(config: Path) -> No
     (reading,) = found.readings()["T", 0]
 
     assert (reading.committed, reading.earlier) == (5, None)
-    assert "consumerOffset.json cannot be read" in notes[0]
+    assert notes[0].startswith("cannot read ")
+    assert "consumerOffset.json: " in notes[0]
     assert (config / "consumerOffset.json").exists()
 
 
@@ -66,7 +67,7 @@ def test_offsets_that_cannot_be_read_are_not_taken_for_none(config: Path, data: 
     found, notes = tables(config)
 
     assert found.readings() == {}
-    assert notes[-1] == "consumerOffset.json cannot be read: what groups have read is not known"
+    assert notes[-1] == "cannot read consumerOffset.json: the offsets of groups are not known"
 
 
 @pytest.mark.parametrize("bad", ["null", "5", "[1]"])
