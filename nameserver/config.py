@@ -13,9 +13,9 @@ from ..proto.tls import check_tls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameServerConfig:
-    """What a name server needs to know. The defaults serve a cluster of 1,000 brokers."""
+    """The settings of a name server. The defaults are enough for a cluster of 1,000 brokers."""
 
-    #: What `pocketmq config set` and SIGHUP change: whoever uses one of these reads it here each time.
+    #: What `pocketmq config set` and SIGHUP change: code that uses one of these reads it here each time.
     LIVE: ClassVar[frozenset[str]] = frozenset(
         {
             "broker_expiry_ms",
@@ -27,28 +27,28 @@ class NameServerConfig:
         }
     )
 
-    #: The address to listen on; only this machine reaches the default.
+    #: The address to listen on. Other machines cannot reach the default.
     host: str = "127.0.0.1"
-    #: 0: any free one.
+    #: 0: any free port.
     port: int = 9876
-    #: What speaks HTTP/2: "builtin", or "grpcio", which is slower (docs/http2.md).
+    #: The HTTP/2 server: "builtin", or "grpcio", which is slower (docs/http2.md).
     grpc: str = "builtin"
-    #: PEM files, the key without a password. With them the port takes TLS besides plaintext; with "grpcio", instead.
+    #: PEM files, the key without a password. The builtin server then accepts TLS and plaintext, "grpcio" only TLS.
     tls_cert: str = ""
     tls_key: str = ""
     #: Is plaintext refused?
     tls_only: bool = False
-    #: A PEM file with authorities: who connects shows a certificate of one of them, or is refused, as plaintext is.
+    #: A PEM file of authorities. Clients must show a certificate of one of them; plaintext is refused.
     tls_ca: str = ""
     #: YAML file of users (docs/users-and-acls.md), read again when it changes; empty: any client may do everything.
     users: str = ""
     #: May callers on other machines show credentials without TLS?
     plaintext_credentials: bool = False
-    #: A broker that was not heard of for so long is forgotten, although its stream is open.
+    #: A broker that sent nothing for this long is forgotten, although its stream is open.
     broker_expiry_ms: int = 120_000
-    #: How often silent brokers are looked for.
+    #: How often the name server looks for silent brokers.
     scan_interval_ms: int = 5_000
-    #: How long routes of FIFO topics keep the queues of a broker that is away, so that message groups wait for it
+    #: How long routes of FIFO topics keep the queues of a broker that is down, so that message groups wait for it
     #: instead of moving to other queues; 0: not at all.
     ordered_queues_kept_ms: int = 3_600_000
 

@@ -1,8 +1,7 @@
 """One name server: a route table, the service in front of it, and the scan that forgets silent brokers.
 
-Name servers know nothing of each other: every broker registers with all of them, every client asks any. A name server
-keeps nothing on disk; after a restart it knows as much as the brokers have told it since, which is all within
-the brokers' reconnection.
+Name servers do not know each other: each broker registers with all of them, and a client asks any of them. A name
+server stores nothing on disk. After a restart it is complete again as soon as all brokers have reconnected.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class NameServer:
-    """A name server process, without the process."""
+    """A name server that runs on the event loop of its caller."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class NameServer:
         certificate: ShownCertificate,
         users: WatchedUsers | None = None,
     ) -> None:
-        """USERS: who may do what; None: everybody everything."""
+        """USERS: the users and their permissions; None: all callers may do everything."""
         self._config = config
         self._table = table
         self._carrier = carrier
@@ -68,9 +67,9 @@ class NameServer:
         live: LiveSettings | None = None,
         titles: Iterable[str] = ("nameserver",),
     ) -> NameServer:
-        """Put a name server together; nothing runs yet. MAKE_CARRIER makes its carrier; None: as CONFIG says.
+        """Create a name server; nothing runs yet. MAKE_CARRIER creates its gRPC server; None: as CONFIG says.
 
-        LIVE: the process's settings, CONFIG among them, of which the port serves the sections TITLES.
+        LIVE: the settings of the process, CONFIG among them. The port serves the sections TITLES of them.
 
         Raises ConfigError for a certificate that cannot be used.
         """
@@ -110,11 +109,11 @@ class NameServer:
         return self._table.kept
 
     def reload_certificate(self) -> None:
-        """Read the files of the certificate again, for connections from now on; log what is wrong with them."""
+        """Read the files of the certificate again, for new connections. Errors are logged."""
         self._certificate.reload()
 
     async def start(self) -> None:
-        """Listen and serve; raise ConfigError if the address cannot be had."""
+        """Listen and serve; raise ConfigError if the address cannot be used."""
         self._port = await self._carrier.start(self._config.host, self._config.port)
         self._scanning = asyncio.create_task(self._scan(), name="nameserver-scan")
         if self._users is not None:
@@ -123,7 +122,7 @@ class NameServer:
         logger.info("name server listens address=%s", self.address)
 
     def reload_users(self) -> None:
-        """Read the file of users again; what is wrong with it is logged."""
+        """Read the file of users again. Errors are logged."""
         if self._users is not None:
             self._users.reload()
 
@@ -152,7 +151,7 @@ class NameServer:
 
 
 class ShownCertificate:
-    """The certificate that CONFIG names; `is_there` tells whether it names one. Raises ConfigError."""
+    """The certificate that CONFIG names; `is_there` is whether it names one. Raises ConfigError."""
 
     def __init__(self, config: NameServerConfig) -> None:
         self._config = config
@@ -169,15 +168,15 @@ class ShownCertificate:
         return replace(shown, authorities=authorities)
 
     def current(self) -> Certificate:
-        """Return what is shown now. Any thread may ask."""
+        """Return the certificate for new connections. Thread-safe."""
         return self._current
 
     async def shown(self) -> Certificate:
-        """Return what is shown now."""
+        """Return the certificate for new connections."""
         return self._current
 
     def reload(self) -> None:
-        """Read the files again; those that cannot be used change nothing, and a log line says why."""
+        """Read the files again. If they cannot be used, log the reason and keep the previous certificate."""
         try:
             self._current = self._read()
         except ConfigError as error:
@@ -197,9 +196,9 @@ def _make_carrier(
     *,
     limits: Limits,
 ) -> Carrier:
-    """Return the carrier of TABLES that CONFIG asks for, which shows CERTIFICATE."""
+    """Return the gRPC server of TABLES that CONFIG asks for. It shows CERTIFICATE."""
     if config.grpc == "grpcio":
-        # Whoever is served by our own has no need of grpcio's, which takes a tenth of a second to import.
+        # The builtin server does not need grpcio, whose import takes 0.1 s.
         from ..proto.carrier_grpcio import GrpcioCarrier
 
         return GrpcioCarrier(

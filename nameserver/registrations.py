@@ -39,7 +39,7 @@ _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):(?P<port>[0-
 
 
 def read_registration(message: BrokerRegistration, *, topics_max: int) -> BrokerState:
-    """Return what MESSAGE says; raise InvalidArgument if a field is not acceptable."""
+    """Return the decoded MESSAGE; raise InvalidArgument if a field is invalid."""
     role = _role(message.role)
     return BrokerState(
         cluster=_name("cluster", message.cluster),
@@ -51,7 +51,7 @@ def read_registration(message: BrokerRegistration, *, topics_max: int) -> Broker
         changed_since=message.changed_since if message.HasField("changed_since") else None,
         gone=tuple(message.gone),
         role=role,
-        # A follower may know of no epoch yet.
+        # A follower may not know an epoch yet.
         epoch=_in_range("epoch", message.epoch, int(role is Role.MASTER), None if role else 0),
     )
 
@@ -68,7 +68,7 @@ def check_count(count: int, topics_max: int) -> None:
 
 
 def _role(value: int) -> Role | None:
-    """Return what a replica is; None: a broker without replicas."""
+    """Return the role of a replica; None: a broker without replicas."""
     _in_range("role", value, 0, max(_ROLES))
     return _ROLES[value]
 
@@ -80,7 +80,7 @@ def _topics(message: BrokerRegistration, topics_max: int) -> dict[str, TopicQueu
         try:
             name = check_topic(config.name)
         except InvalidName as error:
-            # It must not hide the others: older brokers register whatever their stores hold.
+            # The other topics are registered all the same: older brokers register whatever their stores contain.
             logger.warning(
                 "topic not registered broker=%s reason=%s", message.broker_name, error.message
             )
@@ -93,7 +93,7 @@ def _topics(message: BrokerRegistration, topics_max: int) -> dict[str, TopicQueu
 
 
 def _queues(config: TopicConfig) -> TopicQueues:
-    """Return the queues of a topic, in range: a number that is not must not hide the broker."""
+    """Return the queues of a topic. Numbers out of range are clamped, so that the broker is registered all the same."""
     return TopicQueues(
         min(max(config.read_queues, 0), QUEUES_MAX),
         min(max(config.write_queues, 0), QUEUES_MAX),

@@ -39,7 +39,7 @@ class TopicQueues:
 
 
 class Role(enum.Enum):
-    """What a broker of a replica set is in its epoch."""
+    """The role of a broker in a replica set, in its epoch."""
 
     MASTER = "master"
     FOLLOWER = "follower"
@@ -47,9 +47,9 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """What a broker says of itself. TOPICS is None in a heartbeat: they are as last time.
+    """What a broker reports about itself. TOPICS is None in a heartbeat: they have not changed.
 
-    With CHANGED_SINCE, a data version, TOPICS and those that are GONE are what changed since.
+    With CHANGED_SINCE, a data version, TOPICS and GONE are the topics changed and removed since that version.
     ROLE is None, and EPOCH 0, for a broker without replicas.
     """
 
@@ -66,7 +66,7 @@ class BrokerState:
 
     @property
     def is_master(self) -> bool:
-        """Does it say that it is the master of its name?"""
+        """Does the broker claim to be the master of its name?"""
         return self.role is Role.MASTER or (self.role is None and self.id == MASTER_ID)
 
 
@@ -114,7 +114,7 @@ class _Registered:
     state: BrokerState
     session: int
     heard_ms: int
-    #: Has nothing else the mapping of its topics?
+    #: Is this the only reference to the mapping of its topics?
     is_own: bool = False
 
 
@@ -123,25 +123,25 @@ class _Epoch:
     """The highest epoch of a name."""
 
     number: int
-    #: The id of the broker that claimed it; None: no broker has.
+    #: The id of the broker that claimed it; None: no broker did.
     master: int | None
     #: When a broker of the name last sent anything.
     heard_ms: int
 
 
 class RouteTable:
-    """All live brokers and their topics, at most CONFIG's `brokers_max`; and as many epochs of names without one."""
+    """All live brokers and their topics, up to CONFIG's `brokers_max`; and as many epochs of names without a broker."""
 
     def __init__(self, config: NameServerConfig) -> None:
         self._config = config
         self._brokers: dict[str, dict[int, _Registered]] = {}
-        #: The broker whose topics count, of each name; of a replica set it may be the master that was.
+        #: By name, the broker whose topics are used. In a replica set without a master it may be the previous master.
         self._speakers: dict[str, BrokerState] = {}
         #: Topic to the names of the brokers that have it.
         self._holders: dict[str, set[str]] = {}
-        #: Of each name of which a broker sent an epoch.
+        #: By name, if a broker of the name sent an epoch.
         self._epochs: dict[str, _Epoch] = {}
-        #: Masters that are away, by name, with their FIFO topics; and until when these are kept.
+        #: Masters that are down, by name, with their FIFO topics; and until when these are kept.
         self._absent: dict[str, tuple[BrokerState, int]] = {}
         self._count = 0
 
@@ -151,25 +151,25 @@ class RouteTable:
 
     @property
     def kept(self) -> int:
-        """How many topics live brokers have."""
+        """The number of topics of live brokers."""
         return len(self._holders)
 
     def topic_count(self, name: str, broker_id: int) -> int:
-        """Return how many topics the broker NAME, BROKER_ID has; 0 if it does not live."""
+        """Return how many topics the broker NAME, BROKER_ID has; 0 if it is not registered."""
         known = self._brokers.get(name, {}).get(broker_id)
         return 0 if known is None or known.state.topics is None else len(known.state.topics)
 
     def register(self, state: BrokerState, session: int, now_ms: int) -> Verdict:
         """Apply a registration of a broker in SESSION.
 
-        One that has topics is the complete state of its broker and replaces what was known: a topic that is missing
-        in it disappears, a new address replaces the old one. For changes and heartbeats see `_change` and `_renew`.
+        A registration with topics is the complete state of its broker and replaces the previous one: missing topics are
+        removed, and a new address replaces the old one. For changes and heartbeats see `_change` and `_renew`.
 
-        If two sessions claim the same name and id, the one of the higher epoch wins, of one epoch (0 without replicas)
-        the one opened last. The other gets SUPERSEDED, and takes over again with its next complete registration after
-        the end of the winner.
+        If two sessions claim the same name and id, the higher epoch wins; with equal epochs (0 without replicas) the
+        session that was opened last. The other session gets SUPERSEDED. It takes over with its next complete
+        registration after the winner has ended.
 
-        Raises MasterFenced, which names the epoch that holds; Overloaded if there are too many brokers.
+        Raises MasterFenced, with the epoch that is valid; Overloaded if there are too many brokers.
         """
         self._check_epoch(state, now_ms)
         known = self._brokers.get(state.name, {}).get(state.id)
@@ -202,7 +202,7 @@ class RouteTable:
     ) -> Verdict:
         """Apply a heartbeat (no topics): it renews a registration of the same session and data version.
 
-        The reply to any other is SEND_TOPICS, and the registration of the session stays alive meanwhile.
+        For any other heartbeat the reply is SEND_TOPICS. The registration of the session stays alive meanwhile.
         """
         if known is None or known.session != session:
             return Verdict.SEND_TOPICS
@@ -213,9 +213,9 @@ class RouteTable:
     def _change(
         self, known: _Registered | None, state: BrokerState, session: int, now_ms: int
     ) -> Verdict:
-        """Apply a change since a data version, if that version is what is known of the same session.
+        """Apply a change since a data version, if the table has that version of the same session.
 
-        Otherwise the reply is SEND_TOPICS. The mapping of topics becomes the table's own, and is changed.
+        Otherwise the reply is SEND_TOPICS. The table takes over the mapping of topics and changes it.
         """
         if known is None or known.session != session:
             return Verdict.SEND_TOPICS
@@ -246,7 +246,7 @@ class RouteTable:
             del self._holders[topic]
 
     def unregister(self, name: str, broker_id: int, session: int, now_ms: int) -> bool:
-        """Remove a broker at the end of SESSION; return whether the session still spoke for it."""
+        """Remove a broker at the end of SESSION; return whether the session still represented it."""
         known = self._brokers.get(name, {}).get(broker_id)
         if known is None or known.session != session:
             return False
@@ -277,10 +277,10 @@ class RouteTable:
                 del self._absent[next(iter(self._absent))]
 
     def expire(self, now_ms: int) -> list[BrokerState]:
-        """Remove and return the brokers that sent nothing for the expiry.
+        """Remove and return the brokers that sent nothing for `broker_expiry_ms`.
 
-        The highest epoch of a name is known until none of its brokers, also of those that were refused, has sent
-        anything for as long.
+        The highest epoch of a name is forgotten once none of its brokers, including refused ones, has sent anything
+        for as long.
         """
         silent = [
             broker.state
@@ -299,7 +299,7 @@ class RouteTable:
         return silent
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Return where TOPIC is, brokers in the order of their names; None if no live broker has it."""
+        """Return the route of TOPIC, brokers in the order of their names; None if no live broker has it."""
         names = self._holders.get(topic, ())
         if not names:
             return None
@@ -316,7 +316,7 @@ class RouteTable:
         return [self._addresses(name) for name in sorted(self._brokers)]
 
     def topics(self, *, include_system: bool) -> list[str]:
-        """Return the names of all topics, sorted; those that brokers make for themselves only if asked for."""
+        """Return the names of all topics, sorted. System topics only if INCLUDE_SYSTEM."""
         if include_system:
             return sorted(self._holders)
         own = {
@@ -358,7 +358,7 @@ class RouteTable:
         self._elect(name)
 
     def _elect(self, name: str) -> None:
-        """Choose the broker whose topics count for NAME, and update the holders of its topics."""
+        """Choose the broker whose topics are used for NAME, and update the holders of its topics."""
         before = self._speakers.pop(name, None)
         now = self._speaker_of(self._brokers.get(name, {}), before)
         if now is not None:
@@ -374,10 +374,10 @@ class RouteTable:
     def _speaker_of(
         group: Mapping[int, _Registered], before: BrokerState | None
     ) -> BrokerState | None:
-        """Return the broker whose topics are those of GROUP: the master, the one BEFORE, or the lowest id.
+        """Return the broker whose topics are used for GROUP: the master, the one BEFORE, or the lowest id.
 
-        A replica set between two masters has the queues and permissions of the last one, while any of its replicas
-        lives: another will be elected soon, and clients keep their routes meanwhile.
+        A replica set between two masters keeps the queues and permissions of the last master while any replica is
+        live: a new master will be elected soon, and clients keep their routes meanwhile.
         """
         states = [known.state for known in group.values()]
         now = min(states, key=lambda state: (not state.is_master, state.id), default=None)
@@ -386,7 +386,7 @@ class RouteTable:
         return before if any(state.role for state in states) else now
 
     def _check_epoch(self, state: BrokerState, now_ms: int) -> None:
-        """Raise MasterFenced if STATE claims to be the master of an epoch that is over, or has another.
+        """Raise MasterFenced if STATE claims to be the master of an old epoch, or of one that has another master.
 
         No broker is a master in an epoch below the highest that any broker of the name has sent. An epoch has one
         master: the first that claimed it.
@@ -394,22 +394,22 @@ class RouteTable:
         known = self._epochs.get(state.name)
         if known is None:
             return
-        known.heard_ms = max(known.heard_ms, now_ms)  # Also of one that is refused: it lives.
+        known.heard_ms = max(known.heard_ms, now_ms)  # A refused broker is live, too.
         if not state.is_master or state.epoch > known.number:
             return
         if state.epoch == known.number and known.master in (None, state.id):
             return
         whose = "" if known.master is None else f", and its master is replica {known.master}"
         raise MasterFenced(
-            f"broker {state.name}, id {state.id}, is not the master any more: it claims epoch {state.epoch},"
-            f" epoch {known.number} holds{whose}; it has to follow",
+            f"broker {state.name}, id {state.id}, is no longer the master: it claims epoch {state.epoch},"
+            f" but epoch {known.number} is valid{whose}. It must become a follower",
             field="epoch",
             limit=known.number,
             value=state.epoch,
         )
 
     def _note_epoch(self, state: BrokerState, now_ms: int) -> None:
-        """Know the epoch of STATE from now on, if it is the highest of its name, and end the master of a lower one."""
+        """Remember the epoch of STATE if it is the highest of its name, and remove the master of a lower one."""
         known = self._epochs.get(state.name)
         if known is None and not state.epoch:
             return
@@ -435,7 +435,7 @@ class RouteTable:
                 self._remove(by.name, broker_id)
 
     def _forget_epochs(self) -> None:
-        """Free space for one more: of too many names without a broker the ones with the oldest news are removed."""
+        """Make space for one more: if too many names have no broker, forget those that sent nothing for longest."""
         idle = sorted(
             (epoch.heard_ms, name)
             for name, epoch in self._epochs.items()
@@ -448,12 +448,12 @@ class RouteTable:
         """Assert all invariants. For tests; O(everything)."""
         assert self._count == sum(len(group) for group in self._brokers.values())
         assert self._count <= self._config.brokers_max
-        assert all(self._brokers.values()), "a name without a broker"
+        assert all(self._brokers.values()), "a name has no broker"
         assert self._speakers == {
             name: self._speaker_of(group, self._speakers[name])
             for name, group in self._brokers.items()
         }
-        assert not self._absent.keys() & self._brokers.keys(), "an absent master does not live"
+        assert not self._absent.keys() & self._brokers.keys(), "an absent master is registered"
         assert len(self._absent) <= self._config.brokers_max
         assert len(self._epochs) <= 2 * self._config.brokers_max
         for name, group in self._brokers.items():
@@ -473,7 +473,7 @@ class RouteTable:
 
 
 def _same_broker(known: BrokerState, state: BrokerState) -> bool:
-    """Does STATE say the same of its broker as what is KNOWN of it, topics apart?"""
+    """Does STATE agree with what is KNOWN of its broker, topics apart?"""
     return (known.address, known.cluster, known.role, known.epoch) == (
         state.address,
         state.cluster,
@@ -487,7 +487,7 @@ def _log_registration(known: _Registered | None, state: BrokerState, session: in
     if known is None:
         logger.info("broker registered broker=%(broker)s id=%(id)d address=%(address)s", where)
     elif known.state.address != state.address:
-        # Either the broker has moved and its old stream is about to break, or two brokers have the same name and id.
+        # Either the broker has moved and its old stream is about to end, or two brokers have the same name and id.
         logger.warning(
             "broker replaced broker=%(broker)s id=%(id)d address=%(address)s old_address=%(old)s:"
             " if both still run, give each its own name or id",

@@ -59,7 +59,7 @@ class NameServerService:
         )
 
     def route(self, request: pb.RouteRequest, call: Call) -> pb.RouteReply:
-        """Answer where the topics are that a live broker has."""
+        """Return the routes of those of the requested topics that a live broker has."""
         limit = self._config.topics_per_route_max
         if len(request.topics) > limit:
             raise InvalidArgument(
@@ -74,11 +74,11 @@ class NameServerService:
         return pb.RouteReply(routes=[_route(route) for route in found if route is not None])
 
     def cluster(self, request: pb.ClusterRequest, call: Call) -> pb.ClusterReply:
-        """Answer which brokers live."""
+        """Return all live brokers."""
         return pb.ClusterReply(brokers=[_broker(broker) for broker in self._table.cluster()])
 
     def list_topics(self, request: pb.TopicListRequest, call: Call) -> pb.TopicListReply:
-        """Answer which topics there are."""
+        """Return the names of all topics."""
         every = self._table.topics(include_system=request.include_system)
         topics = visible(call, every, str, of_topic)
         return pb.TopicListReply(topics=topics)
@@ -96,7 +96,7 @@ class BrokerSession:
         self._number = number
         self._topics_max = topics_max
         self._broker: tuple[str, int] | None = None
-        #: The topics that came so far of a whole state that comes in parts.
+        #: Topics received so far of a complete state that is sent in several messages.
         self._parts: dict[str, TopicQueues] = {}
         self._superseded = False
 
@@ -121,7 +121,7 @@ class BrokerSession:
         self._stream.send(pb.RegistrationReply(send_topics=send_topics, takes_changes=True))
 
     def _joined(self, state: BrokerState, *, more: bool) -> BrokerState:
-        """Return STATE with the parts that came before it; MORE: it is one of those itself."""
+        """Return STATE with the parts received before it; MORE: another part follows."""
         parts, self._parts = self._parts, {}
         if state.topics is None or state.changed_since is not None or not (parts or more):
             return state
@@ -135,7 +135,9 @@ class BrokerSession:
         if state.changed_since is not None and state.topics is not None:
             known = self._table.topic_count(state.name, state.id)
             if known + len(state.topics) > self._topics_max:
-                return Verdict.SEND_TOPICS  # The whole state tells whether there are too many.
+                return (
+                    Verdict.SEND_TOPICS
+                )  # Only the complete state shows whether there are too many.
         return self._table.register(state, self._number, self._clock.now_ms())
 
     def _note(self, verdict: Verdict, address: str) -> None:

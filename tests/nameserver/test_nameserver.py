@@ -249,7 +249,7 @@ async def test_a_deposed_master_hears_which_epoch_holds_and_does_not_take_the_ro
         error = await failure(stream)
         assert type(error) is MasterFenced
         assert error.details == {"field": "epoch", "limit": "8", "value": "7"}
-        assert "epoch 8 holds" in error.message
+        assert "epoch 8 is valid" in error.message
 
         old.role, old.epoch = pb.FOLLOWER, 8
         await peer.registered(old)
