@@ -146,7 +146,7 @@ class _Stream(Generic[Request, Reply]):
         self.broken = False
 
     def start(self, tasks: Tasks) -> None:
-        self._call.hear(self._deliver)
+        self._call.deliver_to(self._deliver)
         tasks.spawn(self._write())
         tasks.spawn(self._hear_end())
 

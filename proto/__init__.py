@@ -1,1 +1,1 @@
-"""What processes say to each other, and the record that is the same on the wire and on disk."""
+"""Protocols between processes, and the record, which is the same on the wire and on disk."""

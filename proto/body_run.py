@@ -1,17 +1,17 @@
-"""Records of one run from a list of bodies, with numpy: no Python for a single message but its CRC.
+"""Encodes one batch of records from a list of bodies with numpy, without Python code per message except for the CRC.
 
-All bodies of such a run go to one queue and share their property string; only the message id, and a key if there are
-keys, differ. A record is then
+All bodies of the batch go to one queue and share their property string. Only the message id differs, and the key if
+there are keys. A record is
 
     head (88 bytes, 100 from an IPv6 host) | body | topic, length of the properties, UNIQ_KEY, the shared properties
                                                   [| KEYS, the key]
 
-What stands between two bodies, the end of one record and the head of the next, has a fixed size: all of them are the
-rows of one array, a template repeated, into which sizes, CRCs and counters are written by the column. The rows become
-bytes objects at once, and one `join` brings rows and bodies together.
+The bytes between two bodies (the end of one record and the head of the next) have a fixed size. They are the rows of
+one array: a repeated template into which sizes, CRCs and counters are written column by column. The rows become bytes
+objects at once, and one `join` merges rows and bodies.
 
-Cost on one core, 128 B: 0.35 µs a message, half of it the CRC; 0.5 with keys. (An array of whole records, for bodies of
-equal size, took twice as long: it copies everything once more, in pieces.)
+Cost on one core, 128 B: 0.35 µs per message, half of it for the CRC; 0.5 µs with keys. (An array of complete records,
+for bodies of equal size, took twice as long: it copies all bytes once more, in pieces.)
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 _UNIQ_KEY: Final = b"UNIQ_KEY\x01"
 _KEYS: Final = b"KEYS\x01"
 _PAIR_END: Final = b"\x02"
-#: Records that are made together: more would need memory in pieces so large that the system gives and takes them anew.
+#: Records encoded together. More would need blocks of memory so large that the system frees and maps them each time.
 _AT_ONCE: Final = 512
 
 
 class BodyOrigin(NamedTuple):
-    """What all records of a run have in common."""
+    """What all records of a batch have in common."""
 
     topic: str
     queue: int
     born_timestamp_ms: int
     born_host: Host
-    #: A property string, closed.
+    #: A closed property string.
     properties: bytes = b""
 
 
@@ -55,10 +55,10 @@ def encode_bodies(
     first_extra: bytes = b"",
     sys_flags: Sequence[int] | None = None,
 ) -> tuple[bytes, list[int]]:
-    """Return the records of BODIES, of which there is at least one, with IDS, end to end, and their sizes.
+    """Return the records of BODIES (one or more) with IDS, concatenated, and their sizes.
 
-    KEYS: the words of each message, encoded, not empty. FIRST_EXTRA: a property string, closed, that stands in the
-    first record only. SYS_FLAGS: how each body is compressed; None: none is. Lengths are the caller's to check.
+    KEYS: the words of each message, encoded, not empty. FIRST_EXTRA: a closed property string for the first record
+    only. SYS_FLAGS: how each body is compressed; None: no body is. The caller checks lengths.
     """
     data: list[bytes] = []
     sizes: list[int] = []
@@ -86,7 +86,7 @@ def encode_bodies(
 
 
 class _Rows:
-    """What stands around the bodies of a run: row I holds the end of record I - 1 and the head of record I."""
+    """The bytes around the bodies of a batch: row I has the end of record I - 1 and the head of record I."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class _Rows:
         ids: UniqueIdRow,
         keys: Sequence[bytes] | None,
     ) -> None:
-        import numpy as np  # Who sends a message or two does without.
+        import numpy as np  # Not needed to send a message or two.
 
         self._bodies = bodies
         self._keys = keys
@@ -136,7 +136,7 @@ class _Rows:
         self._rows["digits"][1:] = ids.digits().view(f"V{COUNTER_DIGITS}").ravel()
 
     def fill(self, sys_flags: Sequence[int] | None) -> list[int]:
-        """Write what differs from record to record; return the sizes of the records."""
+        """Write the fields that differ between records; return the sizes of the records."""
         import numpy as np
 
         count, keys = self._count, self._keys
@@ -154,7 +154,7 @@ class _Rows:
         return listed
 
     def pieces(self) -> list[bytes]:
-        """Return the pieces of the run in order."""
+        """Return the pieces of the batch in order."""
         if self._keys is not None:
             return self._pieces_with_keys(self._keys)
         around: list[bytes] = self._rows.view(f"V{self._rows.itemsize}").tolist()

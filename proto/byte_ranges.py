@@ -1,11 +1,11 @@
 """Many ranges of one buffer at once: gather them into a matrix, split each at a separator, hash them as Java does.
 
 A range is `data[start : start + size]`; a size ≤ 0 is empty. A structured array over the buffer with a stride of one
-byte has a window of any width at every position, so that one fancy index copies all windows: some 5 ns for 60 bytes.
+byte has a window of any width at every position, so one fancy index copies all windows: about 5 ns for 60 bytes.
 
-Java's `String.hashCode` (`java_hash` of record.py) is made of UTF-8 bytes in place: for ASCII a byte is a code unit,
-and the hash of a range is the scalar product of its bytes with powers of 31; ranges with other characters are decoded
-one by one.
+Java's `String.hashCode` (`java_hash` of java_hash.py) is computed from UTF-8 bytes in place. For ASCII a byte is a code
+unit, and the hash of a range is the scalar product of its bytes with powers of 31. Ranges with other characters are
+decoded one by one.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from .java_hash import java_hash
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
 
-#: Cells of one matrix; more rows are worked off in slices.
+#: Cells of one matrix; more rows are processed in slices.
 CELLS_MAX: Final = 1 << 22
 _WORD = 8
 
 
 def windows(data: Bytes, starts: Longs, width: int) -> Bytes:
-    """Return the WIDTH bytes at each of STARTS, a row each, as a new matrix. All must lie inside DATA."""
+    """Return the WIDTH bytes at each of STARTS, one row each, as a new matrix. All must be inside DATA."""
     all_windows = np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,))
     rows: Bytes = all_windows[starts].view(np.uint8).reshape(len(starts), width)
     return rows
 
 
 def left_aligned(data: Bytes, starts: Longs, sizes: Longs, width: int) -> Bytes:
-    """Return a matrix with one range a row, cut to WIDTH columns; what stands behind a range is unspecified."""
+    """Return a matrix with one range per row, cut to WIDTH columns; cells after the end of a range are unspecified."""
     if not len(starts) or width <= 0:
         return np.zeros((len(starts), max(0, width)), np.uint8)
     room = len(data) - width
@@ -52,7 +52,7 @@ def left_aligned(data: Bytes, starts: Longs, sizes: Longs, width: int) -> Bytes:
 
 
 def right_aligned(data: Bytes, starts: Longs, sizes: Longs, width: int) -> Bytes:
-    """Return a matrix with one range a row, right-aligned to WIDTH columns, zeros before it. Sizes are ≤ WIDTH."""
+    """Return a matrix with one range per row, right-aligned to WIDTH columns, zeros before it. Sizes are ≤ WIDTH."""
     first = starts + sizes - width
     if len(data) >= width and int(first.min()) >= 0:
         cells = windows(data, first, width)
@@ -64,7 +64,7 @@ def right_aligned(data: Bytes, starts: Longs, sizes: Longs, width: int) -> Bytes
 
 
 def bytes_at(data: Bytes, at: Longs, wanted: bytes) -> NDArray[np.bool_]:
-    """Tell for each position whether the bytes WANTED stand there."""
+    """Return for each position whether it has the bytes WANTED."""
     size = len(wanted)
     if len(data) < size:
         return np.zeros(len(at), np.bool_)
@@ -79,7 +79,7 @@ class Parts:
     """Ranges, each split at a separator: part i belongs to range `rows[i]`; rows and parts are in order.
 
     No part is empty. `words` holds the first eight bytes of each part, the first in the lowest place; bytes
-    behind the part's end are unspecified.
+    after the part's end are unspecified.
     """
 
     def __init__(self, rows: Longs, starts: Longs, ends: Longs, words: NDArray[np.uint64]) -> None:
@@ -139,8 +139,6 @@ def _split(data: Bytes, starts: Longs, sizes: Longs, separator: int, width: int)
     return Parts(rows, begins + shift, ends + shift, words)
 
 
-# --- hashes
-
 _Seeds: TypeAlias = NDArray[np.uint32] | np.uint32
 
 _MASK = 0xFFFFFFFF
@@ -180,7 +178,7 @@ def hash_ranges(
 ) -> NDArray[np.int32]:
     """Return the hash of each UTF-8 range of DATA, each continued from SEED, the hash of its prefix.
 
-    A range is `data[start : start + size]`; a size ≤ 0 is the empty string. SEED is one for all, or one a range.
+    A range is `data[start : start + size]`; a size ≤ 0 is the empty string. SEED is one for all, or one per range.
     Malformed UTF-8 counts as U+FFFD.
     """
     count = len(starts)
@@ -223,7 +221,7 @@ def _matrix_hashes(
 
 
 def hash_rows(rows: Bytes, seed: int) -> NDArray[np.int32]:
-    """Return the hash of each row of ASCII bytes, at most HASHED_WIDTH_MAX, each continued from SEED."""
+    """Return the hash of each row of up to HASHED_WIDTH_MAX ASCII bytes, each continued from SEED."""
     width = rows.shape[1]
     hashes: NDArray[np.uint32] = rows.astype(np.uint32) @ _FALLING_POWERS[-width:]
     hashes += np.uint32(int(_POWERS[width]) * seed & _MASK)
@@ -249,7 +247,7 @@ def _rehash(
     hashes: NDArray[np.uint32],
     rows: NDArray[np.intp],
 ) -> None:
-    """Set HASHES of ROWS, each decoded and hashed on its own."""
+    """Set HASHES of ROWS, each decoded and hashed separately."""
     for row in rows:
         start = int(starts[row])
         text = data[start : start + int(sizes[row])].tobytes().decode("utf-8", "replace")
@@ -258,7 +256,7 @@ def _rehash(
 
 
 def decimal_numbers(array: Bytes, starts: Longs, sizes: Longs) -> Longs:
-    """Return the decimal number in each range; −1 where there is none of at most 18 digits."""
+    """Return the decimal number of up to 18 digits in each range; −1 where there is none."""
     numbers = np.full(len(starts), -1, np.int64)
     for row in np.flatnonzero((sizes > 0) & (sizes < 19)).tolist():
         start = int(starts[row])

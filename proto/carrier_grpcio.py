@@ -1,4 +1,4 @@
-"""gRPC's own library as the carrier of method tables: `--grpc grpcio`. Tests compare PocketMQ's own carrier with it.
+"""gRPC's own library as the server of method tables: `--grpc grpcio`. Tests compare PocketMQ's own server with it.
 
     carrier = GrpcioCarrier([service.methods()], limits=Limits())
     port = await carrier.start("127.0.0.1", 0)
@@ -7,14 +7,14 @@
 This is the only module that imports grpc (the extra `grpcio`). A port has plaintext or, with a `certificate`, TLS
 (ALPN h2) only.
 
-grpc runs one task per call. A unary handler is called in it; a call that is answered `LATER` waits there for a future.
-A stream's task is its only writer: it drains a deque of encoded messages. A second task reads and calls the receiver.
-No task per message.
+grpc runs one task per call. A unary handler is called in this task; a call that is answered `LATER` waits there for a
+future. The task of a stream is its only writer: it drains a deque of encoded messages. A second task reads and calls
+the receiver. There is no task per message.
 
-`stop` is graceful: new calls are refused, receivers get `on_end` and may finish. What is open after the grace fails
-with ShuttingDown, also a stream that calls `finish`. Not thread-safe: its event loop owns everything.
+`stop` is graceful: new calls are refused, receivers get `on_end` and may finish. Calls still open after the grace
+period fail with ShuttingDown, also a stream that calls `finish`. Not thread-safe: its event loop owns everything.
 
-Costs of the server (2 cores, Python 3.11, grpcio 1.85): a unary call 390 µs, a message and its answer 90 µs.
+Costs of the server (2 cores, Python 3.11, grpcio 1.85): 390 µs per unary call, 90 µs per message and its answer.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from .rpc.listening import address_of, cannot_listen, check_bindable
 
 logger = logging.getLogger(__name__)
 
-#: The share of a stop's grace that calls and streams have to end by themselves.
+#: The share of the grace period that calls and streams have to end by themselves.
 _WIND_DOWN_SHARE: Final = 0.8
-#: What grpc calls the names in a caller's certificate.
+#: grpc's name for the names in a caller's certificate.
 _COMMON_NAME: Final = "x509_common_name"
 _ALTERNATIVE_NAMES: Final = "x509_subject_alternative_name"
-#: What `read` returns behind the last message.
+#: What `read` returns after the last message.
 _END: Final[object] = getattr(aio, "EOF")  # noqa: B009 (the stubs lack it)
 
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
@@ -69,7 +69,7 @@ class GrpcioCarrier:
         limits: Limits | None = None,
         certificate: Callable[[], Certificate] | None = None,
     ) -> None:
-        """CERTIFICATE is asked at each handshake what to show; None: the port takes plaintext."""
+        """CERTIFICATE is called at each handshake and returns the one to show; None: the port serves plaintext."""
         self._limits = limits or Limits()
         self._certificate = certificate
         self._methods: dict[str, Method] = {}
@@ -84,7 +84,7 @@ class GrpcioCarrier:
         """Listen on HOST and PORT (0: any free one), serve, and return the port; raise ConfigError if that fails."""
         assert self._server is None, "a carrier starts once"
         try:
-            check_bindable(host, port)  # The operating system's reason is better than grpc's.
+            check_bindable(host, port)  # The operating system's error is clearer than grpc's.
         except CannotListen as error:
             raise ours(error) from error.__cause__
         address = address_of(host, port)
@@ -130,7 +130,7 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
 
 
 def _credentials(current: Callable[[], Certificate]) -> grpc.ServerCredentials:
-    """Return credentials that show the CURRENT certificate at each handshake; grpc asks on a thread of its own."""
+    """Return credentials that show the CURRENT certificate at each handshake; grpc calls it on its own thread."""
 
     def configuration(certificate: Certificate) -> Any:
         return grpc.ssl_server_certificate_configuration(
@@ -143,7 +143,7 @@ def _credentials(current: Callable[[], Certificate]) -> grpc.ServerCredentials:
         nonlocal shown
         certificate = current()
         if certificate is shown:
-            return None  # grpc goes on with the one that it has.
+            return None  # grpc keeps its current one.
         shown = certificate
         return configuration(certificate)
 
@@ -153,7 +153,7 @@ def _credentials(current: Callable[[], Certificate]) -> grpc.ServerCredentials:
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in its stubs only
-    """Finds the handler of a path for grpc; each is made once."""
+    """Finds the handler of a path for grpc. Each handler is created once."""
 
     def __init__(self, methods: Mapping[str, Method], calls: _OpenCalls, limits: Limits) -> None:
         make = {
@@ -181,7 +181,7 @@ async def _abort(context: Any, error: RpcError) -> NoReturn:
 
 
 def _cancelled_from_outside() -> bool:
-    """Was this task cancelled, or did a handler await something that was? The latter is an answer to give."""
+    """Was this task cancelled? (Otherwise a handler awaited something cancelled, which is answered as an error.)"""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -207,7 +207,7 @@ def _unary_behaviour(method: Method, calls: _OpenCalls) -> Behaviour:
                 call.cancel()
                 raise
             error = internal_error(path, cancelled)
-        except Exception as bug:  # The edge: a handler's bug costs its own call, not the process.
+        except Exception as bug:  # A bug in a handler fails its own call, not the process.
             error = internal_error(path, bug)
         return await _abort(context, error)
 
@@ -228,7 +228,7 @@ def _server_stream_behaviour(method: Method, calls: _OpenCalls, limits: Limits) 
             if _cancelled_from_outside():
                 raise
             stream.fail(internal_error(path, cancelled))
-        except Exception as bug:  # The edge: as in `behave`.
+        except Exception as bug:  # As in `behave`.
             stream.fail(internal_error(path, bug))
 
     async def behave(data: bytes, context: Any) -> None:
@@ -240,7 +240,7 @@ def _server_stream_behaviour(method: Method, calls: _OpenCalls, limits: Limits) 
                 handler(request, stream)
         except RpcError as raised:
             await _abort(context, raised)
-        except Exception as bug:  # The edge: a handler's bug costs its own call, not the process.
+        except Exception as bug:  # A bug in a handler fails its own call, not the process.
             await _abort(context, internal_error(path, bug))
         await _run_stream(stream, handling, context)
 
@@ -256,9 +256,9 @@ def _bidi_behaviour(method: Method, calls: _OpenCalls, limits: Limits) -> Behavi
             stream.receiver = handler(stream)
         except RpcError as raised:
             await _abort(context, raised)
-        except Exception as bug:  # The edge: a handler's bug costs its own stream.
+        except Exception as bug:  # A bug in a handler fails its own stream.
             await _abort(context, internal_error(path, bug))
-        # Some peers wait for the headers before they say anything.
+        # Some peers wait for the headers before they send anything.
         await context.send_initial_metadata(())
         reading = asyncio.ensure_future(_read_all(method, stream, context, limits))
         try:
@@ -284,7 +284,7 @@ async def _run_stream(
         stream.cancel()
         raise
     except aio.InternalError as broken:
-        # The connection is gone, and grpc is about to cancel this task: be quicker, and as quiet.
+        # The connection is lost, and grpc is about to cancel this task. Cancel first, without an error in the log.
         stream.cancel()
         raise asyncio.CancelledError from broken
     finally:
@@ -297,7 +297,7 @@ async def _run_stream(
 
 
 async def _read_all(method: Method, stream: _Stream, context: Any, limits: Limits) -> None:
-    """Hand every message of the peer to the receiver, one after the other."""
+    """Pass every message of the peer to the receiver, one after the other."""
     read, decode, receiver = context.read, method.decode, stream.receiver
     queue_bytes = limits.queue_bytes
     assert receiver is not None
@@ -315,25 +315,25 @@ async def _read_all(method: Method, stream: _Stream, context: Any, limits: Limit
         stream.end_receiving(receiver)
     except RpcError as raised:
         stream.fail(raised)
-    except aio.BaseError:  # The stream has ended while it was read: its writer knows how.
+    except aio.BaseError:  # The stream ended while it was read: the writer knows its status.
         logger.debug("stream broke while read method=%s", method.path)
     except asyncio.CancelledError as cancelled:
         if _cancelled_from_outside():
             raise
         stream.fail(internal_error(method.path, cancelled))
-    except Exception as bug:  # The edge: a receiver's bug costs its own stream, not the process.
+    except Exception as bug:  # A bug in a receiver fails its own stream, not the process.
         stream.fail(internal_error(method.path, bug))
 
 
 def _close_receiver(receiver: Receiver[Any], path: str) -> None:
     try:
         receiver.on_close()
-    except Exception:  # The edge: the stream is over, nobody else can be told.
+    except Exception:  # The stream has ended: the error can only be logged.
         logger.exception("receiver failed to close method=%s", path)
 
 
 class _Context:
-    """What grpc's context knows, read only when a handler asks. Mixed into call and stream."""
+    """The information in grpc's context, read when a handler asks for it. Mixed into call and stream."""
 
     __slots__ = ()
     _context: Any
@@ -369,7 +369,7 @@ class _Context:
 
 
 class _UnaryCall(_Context, Call):
-    """A unary call; its future exists only if it is answered later."""
+    """A unary call. It has a future only if it is answered later."""
 
     __slots__ = ("_answer", "_calls", "_context", "_future")
 
@@ -387,7 +387,7 @@ class _UnaryCall(_Context, Call):
         self._settle(error)
 
     def wind_down(self) -> None:
-        """Go on: the answer may come within the grace."""
+        """Do nothing: the answer may arrive within the grace period."""
 
     def _settle(self, answer: Message | RpcError) -> None:
         if self.cancelled or isinstance(self._answer, Stopping):
@@ -398,7 +398,7 @@ class _UnaryCall(_Context, Call):
             self._future.set_result(None)
 
     async def answer(self, calls: _OpenCalls) -> Message:
-        """Return what `reply` brings, or raise what `fail` brings. Meanwhile the call is one of CALLS."""
+        """Return the message given to `reply`, or raise the error given to `fail`. Meanwhile CALLS contains it."""
         if self._answer is None:
             self._future = asyncio.get_running_loop().create_future()
             calls.add(self)
@@ -443,9 +443,9 @@ class _Stream(_Context, Stream):
         self._ended = False
         self._end: RpcError | None = None
         self.receiver: Receiver[Any] | None = None
-        #: The receiver still takes messages; a stop ends that.
+        #: Does the receiver still accept messages? A stop ends that.
         self.receiving = True
-        #: The receiver is busy with a message, which holds back the next one and `on_end`.
+        #: Is the receiver busy with a message? Then the next message and `on_end` wait.
         self.held = False
         self._end_told = False
 
@@ -486,28 +486,28 @@ class _Stream(_Context, Stream):
         if self.receiver is None:
             self.fail(shutting_down())
         elif self.held:
-            self.receiving = False  # The reader tells the end when the receiver is free.
+            self.receiving = False  # The reader calls `on_end` when the receiver is free.
         elif self.receiving and not self._ended:
             try:
                 self.end_receiving(self.receiver)
             except RpcError as error:
                 self.fail(error)
-            except Exception as bug:  # The edge: a receiver's bug costs its own stream.
+            except Exception as bug:  # A bug in a receiver fails its own stream.
                 self.fail(internal_error(type(self.receiver).__qualname__, bug))
 
     def end_receiving(self, receiver: Receiver[Any]) -> None:
-        """Tell RECEIVER, once, that no message follows."""
+        """Call `on_end` of RECEIVER, once: no message follows."""
         self.receiving = False
         if not self._end_told:
             self._end_told = True
             receiver.on_end()
 
     def open(self) -> None:
-        """Take part in a graceful stop from now on."""
+        """Include the stream in a graceful stop."""
         self._calls.add(self)
 
     def close(self) -> None:
-        """Let go of everything. The writer has ended."""
+        """Release everything. The writer has ended."""
         self._calls.discard(self)
         self._ended = True
         self._outgoing.clear()
@@ -515,7 +515,7 @@ class _Stream(_Context, Stream):
         self._release()
 
     async def write_all(self) -> None:
-        """Write what is sent until the stream ends; raise the error that it ends with."""
+        """Write the queued messages until the stream ends; raise its error, if any."""
         write, outgoing = self._context.write, self._outgoing
         loop = asyncio.get_running_loop()
         while True:

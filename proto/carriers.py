@@ -1,11 +1,11 @@
-"""The carriers that servers choose from, by the setting `grpc`: PocketMQ's own HTTP/2, and grpcio (carrier_grpcio.py).
+"""The gRPC servers to choose from with the setting `grpc`: PocketMQ's own HTTP/2 server, and grpcio.
 
     carrier = Http2Carrier([service.methods()], limits=Limits())
     port = await carrier.start("127.0.0.1", 0)
     await carrier.stop(grace_s=2.0)
 
-`Http2Carrier` has plaintext, TLS and pages at one port. `rpc/` has no PocketMQ in it: its server learns here how
-PocketMQ's errors travel (errors_wire.py).
+`Http2Carrier` serves plaintext, TLS and HTML pages on one port. The package `rpc/` does not know PocketMQ: this module
+gives its server the wire format of PocketMQ's errors (errors_wire.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .extras import pip_install
 from .rpc.errors import CannotListen, RpcError, RpcFailure
 from .rpc.server import Server
 
-#: As settings name them: our own, and gRPC's library.
+#: The values of the setting: PocketMQ's own server, and gRPC's library.
 GRPC_CHOICES: Final = ("builtin", "grpcio")
 
 
@@ -36,13 +36,13 @@ def check_grpc(section: str, choice: str) -> None:
 
 
 def need_grpcio(who: str) -> None:
-    """Raise ConfigError for WHO if gRPC's own library is not installed: PocketMQ itself has no need of it."""
+    """Raise ConfigError for WHO if grpcio is not installed. PocketMQ does not depend on it."""
     if importlib.util.find_spec("grpc") is None:
         raise ConfigError(f"{who}, which needs grpcio: {pip_install('grpcio')}")
 
 
 class Http2Carrier(Server):
-    """Our own server over the methods of TABLES."""
+    """PocketMQ's own server over the methods of TABLES."""
 
     @staticmethod
     def describe(error: RpcError) -> RpcFailure:

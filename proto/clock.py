@@ -4,10 +4,10 @@ A clock has two readings, in milliseconds. `now_ms` is for waits: it never goes 
 sleeps. `unix_ms` is the wall clock, for times in messages and files; it may be set at any moment. A wait until a Unix
 time ends at `now_ms() + (due − unix_ms())`, and is checked again when `on_step` reports a step between the two.
 
-`SystemClock` reads the machine's. `VirtualClock` moves only when it is told to. It stops at each instant for which a
-caller sleeps, in order, and leaves it when the work of that instant has ended: what the event loop can run, and callers
-that wait for a thread or a socket between `hold` and `release`. `before_leaving` asks those that are not notified of
-the end.
+`SystemClock` reads the clocks of the machine. `VirtualClock` moves only on request. It stops at each instant until
+which a caller sleeps, in order. It leaves the instant when its work has ended: everything that the event loop can run,
+and callers that wait for a thread or a socket between `hold` and `release`. Hooks in `before_leaving` wait for work
+whose end the clock cannot see.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from .errors import InvalidArgument
 
 logger = logging.getLogger(__name__)
 
-#: So often is looked, while anybody sleeps, whether the wall clock was set or the machine slept.
+#: How often a clock with sleepers checks whether the wall clock was set or the machine slept.
 LOOK_MS: Final = 1_000
-#: A wall clock that moved by less is taken as it is: what is due by it is late by so much at most.
+#: Smaller steps of the wall clock are ignored: work that is due by it is at most this late.
 STEP_MIN_MS: Final = 2
-#: A wall clock that moved by so much says so in the log.
-_STEP_TOLD_MS: Final = 1_000
+#: Steps of the wall clock from this size on are logged.
+_LOGGED_STEP_MS: Final = 1_000
 #: Ten years: the longest step of a virtual clock.
 STEP_MAX_MS: Final = 10 * 365 * 86_400_000
 #: Turns of the event loop for the work of one instant.
 TURNS_MAX: Final = 100_000
-#: Turns where the loop does not tell whether it has something to run.
+#: Turns if the loop does not show whether it has something to run.
 _TURNS_BLIND: Final = 50
-#: Turns before and after a move, in which sockets and threads are heard as well.
+#: Turns before and after a move, in which sockets and threads are served as well.
 _TURNS_AT_REST: Final = 20
-#: A clock that is held for so long, in real time, says so in the log, again and again.
+#: A clock that is held this long, in real time, is logged, again after each further interval.
 _HELD_WARNING_S: Final = 10.0
 #: Fewer cancelled sleepers than this are not worth a search.
 _CANCELLED_MIN: Final = 64
 
 
 class Readings(Protocol):
-    """Tells the time, twice."""
+    """The two readings of a clock."""
 
     def now_ms(self) -> int:
-        """Return the present instant, for waits: never before one that was returned, and time asleep counts."""
+        """Return the present instant, for waits. It never goes back, and includes time in which the machine slept."""
         ...
 
     def unix_ms(self) -> int:
@@ -58,9 +58,9 @@ class Readings(Protocol):
 
 
 class Clock(Readings, Protocol):
-    """Tells the time and waits for it."""
+    """Reads the time and waits for it."""
 
-    #: Called when `unix_ms` has moved against `now_ms`, after the fact; the event loop's thread only.
+    #: Called after `unix_ms` has moved against `now_ms`, on the event loop's thread.
     on_step: list[Callable[[], None]]
 
     async def sleep_until(self, instant_ms: int) -> None:
@@ -68,10 +68,10 @@ class Clock(Readings, Protocol):
         ...
 
     def hold(self) -> None:
-        """Keep a virtual clock at the present instant until `release`: its work goes on. Holds add up.
+        """Keep a virtual clock at the present instant until `release`: its work continues. Holds add up.
 
-        The event loop's thread only. Who holds must not wait for the clock to move. A clock that moves by itself does
-        nothing here.
+        Call it on the event loop's thread. While it holds the clock, the caller must not wait for the clock to move.
+        The system clock ignores holds.
         """
         ...
 
@@ -82,7 +82,7 @@ class Clock(Readings, Protocol):
 
 @contextmanager
 def held(clock: Clock) -> Iterator[None]:
-    """Hold CLOCK for the time of the block."""
+    """Hold CLOCK for the duration of the block."""
     clock.hold()
     try:
         yield
@@ -91,21 +91,21 @@ def held(clock: Clock) -> Iterator[None]:
 
 
 def ahead_ms(clock: Readings) -> int:
-    """Return how far CLOCK's wall clock is ahead of its instants for waits: an instant plus this is Unix time."""
+    """Return how far the wall clock is ahead of instants for waits: an instant plus this is Unix time."""
     return clock.unix_ms() - clock.now_ms()
 
 
 def past_instant(clock: Readings, unix_ms: int) -> int:
-    """Return the instant of what was noted at UNIX_MS, for waits that go on from it.
+    """Return the instant, for waits, that corresponds to the past time UNIX_MS.
 
-    A time that is still to come was noted before the wall clock was set back: it counts as the present.
+    A time in the future was noted before the wall clock was set back: it is treated as the present.
     """
     return clock.now_ms() - max(0, clock.unix_ms() - unix_ms)
 
 
-#: Counts while the machine sleeps. Elsewhere than on Linux the monotonic clock does so itself.
+#: Includes time in which the machine sleeps. Outside Linux the monotonic clock does so itself.
 _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-#: What makes instants begin as Unix milliseconds: the same for all clocks of the process.
+#: Makes instants start as Unix milliseconds, equal for all clocks of the process.
 _ORIGIN_NS: Final = time.time_ns() - time.clock_gettime_ns(_STEADY)
 
 
@@ -116,7 +116,7 @@ class SystemClock:
         self.on_step: list[Callable[[], None]] = []
         self._ahead_ms = ahead_ms(self)
         self._looked_ms = self.now_ms()
-        #: Those who sleep for long, by their loop.
+        #: Long sleepers, by their loop.
         self._sleepers: dict[asyncio.AbstractEventLoop, _Sleepers] = {}
 
     def now_ms(self) -> int:
@@ -126,7 +126,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     async def sleep_until(self, instant_ms: int) -> None:
-        # Again and again: a sleep may end early, and one that was begun before the machine slept ends too late.
+        # In a loop: a sleep may end early, and one that started before the machine slept ends too late.
         while (wait_ms := instant_ms - self.now_ms()) > 0:
             if wait_ms <= LOOK_MS:
                 await asyncio.sleep(wait_ms / 1000)
@@ -152,17 +152,17 @@ class SystemClock:
                 del self._sleepers[loop]
 
     def _look(self) -> None:
-        """Tell if the wall clock was set since the last look."""
+        """Call `on_step` if the wall clock was set since the last check."""
         now_ms, unix_ms = self.now_ms(), self.unix_ms()
         if self.now_ms() - now_ms >= STEP_MIN_MS:
-            return  # Something came in between the readings: they do not belong together.
+            return  # The process was interrupted between the readings, so they cannot be compared.
         self._looked_ms = now_ms
         by_ms = unix_ms - now_ms - self._ahead_ms
         if abs(by_ms) < STEP_MIN_MS:
             return
         self._ahead_ms += by_ms
-        if abs(by_ms) >= _STEP_TOLD_MS:
-            logger.warning("the wall clock was set by_ms=%+d", by_ms)
+        if abs(by_ms) >= _LOGGED_STEP_MS:
+            logger.warning("wall clock was set by_ms=%+d", by_ms)
         for told in list(self.on_step):
             told()
 
@@ -179,7 +179,7 @@ def _wake(woken: asyncio.Future[None]) -> None:
 
 
 class _Sleepers:
-    """Those who sleep on LOOP for longer than `LOOK_MS`: looks so often whether the machine has slept."""
+    """Callers that sleep on LOOP for longer than `LOOK_MS`. Checks that often whether the machine has slept."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, look: Callable[[], None], now_ms: Callable[[], int]
@@ -195,14 +195,14 @@ class _Sleepers:
         self._all.add(woken)
 
     def discard(self, woken: asyncio.Future[None]) -> bool:
-        """Forget WOKEN; return whether anybody else sleeps: otherwise these sleepers are done with."""
+        """Remove WOKEN; return whether other sleepers are left. Without any, this object is of no use any more."""
         self._all.discard(woken)
         if not self._all:
             self._next.cancel()
         return bool(self._all)
 
     def _behind(self) -> float:
-        """Return how far the loop's clock, which stands still while the machine sleeps, is behind."""
+        """Return by how many ms the loop's clock, which stops while the machine sleeps, is late."""
         return self._now_ms() - self._loop.time() * 1000
 
     def _look(self) -> None:
@@ -216,7 +216,7 @@ class _Sleepers:
 
 
 class VirtualClock:
-    """A clock that only `advance` moves, and `step` its wall clock alone. Not thread-safe: its event loop owns it."""
+    """A clock that moves only by `advance`; `step` sets its wall clock alone. Not thread-safe: its loop owns it."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -224,17 +224,17 @@ class VirtualClock:
         self.on_step: list[Callable[[], None]] = []
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
         self._order = count()
-        #: How many of the sleepers were cancelled and are still listed.
+        #: Number of cancelled sleepers that are still listed.
         self._cancelled = 0
         self._moving = asyncio.Lock()
         self._holds = 0
         self._released: asyncio.Future[None] | None = None
-        #: Told what the wall clock will show at the end of a move, before it begins.
+        #: Called before a move with the reading of the wall clock after it.
         self.before_move: list[Callable[[int], None]] = []
-        #: Told when a move is over.
+        #: Called after a move.
         self.after_move: list[Callable[[], None]] = []
-        #: Awaited once the work of an instant has ended: they return when nothing keeps the clock there, and whether
-        #: that took time, in which there may have been more work.
+        #: Awaited once the work of an instant has ended. They return when nothing keeps the clock at the instant, and
+        #: whether that took time, in which more work may have come.
         self.before_leaving: list[Callable[[], Awaitable[bool]]] = []
 
     def now_ms(self) -> int:
@@ -256,7 +256,7 @@ class VirtualClock:
             raise
 
     def _drop_cancelled(self) -> None:
-        """Count one more cancelled sleeper; forget them once they are half of the list."""
+        """Count one more cancelled sleeper; remove them all once they are half of the list."""
         self._cancelled += 1
         if self._cancelled >= max(_CANCELLED_MIN, len(self._sleepers) // 2):
             self._sleepers = [sleeper for sleeper in self._sleepers if not sleeper[2].done()]
@@ -273,13 +273,13 @@ class VirtualClock:
             self._released.set_result(None)
 
     def step(self, by_ms: int) -> None:
-        """Set the wall clock by BY_MS, either way. No time passes: nobody wakes for it."""
+        """Set the wall clock forward by BY_MS, or back if negative. No time passes: no sleeper wakes up."""
         self._ahead_ms += by_ms
         for told in list(self.on_step):
             told()
 
     async def suspend(self, for_ms: int) -> None:
-        """Have the machine sleep for FOR_MS: nothing happens on the way, and what fell due does so at the end."""
+        """Let the machine sleep for FOR_MS: everything that falls due meanwhile happens at the end."""
         _check_step(for_ms)
         async with self._moving:
             await self._rest()
@@ -288,19 +288,19 @@ class VirtualClock:
             await self._rest()
 
     def start_at(self, instant_ms: int) -> None:
-        """Begin at INSTANT_MS; nothing changes if that has passed. No move: what lies between does not happen.
+        """Start at INSTANT_MS; do nothing if that has passed. This is no move: nothing happens in between.
 
-        Who sleeps already and should have been woken wakes at once.
+        Sleepers that should have woken up by then wake at once.
         """
         if instant_ms > self._now_ms:
             self._now_ms = instant_ms
             self._wake(instant_ms)
 
     async def advance(self, by_ms: int) -> None:
-        """Move the clock by BY_MS, stopping at each instant that somebody sleeps for, in order.
+        """Move the clock by BY_MS, and stop at each instant until which a caller sleeps, in order.
 
-        Moves that are asked for at once follow each other. Raises InvalidArgument for a negative step, and for one
-        longer than STEP_MAX_MS. A caller that is cancelled leaves the clock at the instant where it was.
+        Concurrent moves follow each other. Raises InvalidArgument for a negative step, and for one longer than
+        STEP_MAX_MS. If the caller is cancelled, the clock stays at its current instant.
         """
         _check_step(by_ms)
         async with self._moving:
@@ -328,25 +328,25 @@ class VirtualClock:
         await self._rest()
 
     async def _look(self) -> None:
-        """Let what those wait for who look for its end come to it."""
+        """Wait for the hooks of `before_leaving`, and for the work that they bring."""
         while self.before_leaving and any([await hook() for hook in self.before_leaving]):
             await self._settle()
 
     def _next_instant(self) -> int | None:
-        """Return the earliest instant that somebody sleeps for; None: nobody does."""
+        """Return the earliest instant until which a caller sleeps; None: there is no sleeper."""
         while self._sleepers and self._sleepers[0][2].done():
             heapq.heappop(self._sleepers)
             self._cancelled = max(0, self._cancelled - 1)
         return self._sleepers[0][0] if self._sleepers else None
 
     def _wake(self, instant_ms: int) -> None:
-        """Wake all who sleep until INSTANT_MS, in the order in which they fell asleep."""
+        """Wake all that sleep until INSTANT_MS, in the order in which they fell asleep."""
         sleepers = self._sleepers
         while sleepers and sleepers[0][0] <= instant_ms:
             _wake(heapq.heappop(sleepers)[2])
 
     async def _rest(self) -> None:
-        """Let the work of the present instant end, and hear what threads and sockets have brought already."""
+        """Let the work of the present instant end, including what threads and sockets have already brought."""
         for _ in range(_TURNS_AT_REST):
             await asyncio.sleep(0)
         await self._settle()
@@ -358,7 +358,7 @@ class VirtualClock:
             self._released = asyncio.get_running_loop().create_future()
             done, _ = await asyncio.wait((self._released,), timeout=_HELD_WARNING_S)
             if not done:
-                logger.warning("the clock is held now_ms=%d holds=%d", self._now_ms, self._holds)
+                logger.warning("clock is held now_ms=%d holds=%d", self._now_ms, self._holds)
             await _run_dry(self._now_ms)
         self._released = None
 
@@ -374,14 +374,14 @@ def _check_step(by_ms: int) -> None:
         )
 
 
-#: How many runs to dryness are under way on a loop: each has one turn scheduled, which is nobody's work.
+#: How many calls of `_run_dry` are active per loop: each has one turn scheduled, which is no work of its own.
 _running_dry: dict[asyncio.AbstractEventLoop, int] = {}
 
 
 async def _run_dry(now_ms: int) -> None:
-    """Let the loop turn until nothing is left to run but the calls of this function."""
+    """Let the loop turn until nothing is left to run except calls of this function."""
     loop = asyncio.get_running_loop()
-    # asyncio does not tell in public; a loop without the list gets a fixed number of turns.
+    # asyncio has no public API for this. A loop without the list gets a fixed number of turns.
     ready = getattr(loop, "_ready", None)
     turns = _TURNS_BLIND if ready is None else TURNS_MAX
     _running_dry[loop] = _running_dry.get(loop, 0) + 1
@@ -395,4 +395,4 @@ async def _run_dry(now_ms: int) -> None:
         if not _running_dry[loop]:
             del _running_dry[loop]
     if ready is not None:
-        logger.warning("the work of an instant does not end now_ms=%d turns=%d", now_ms, turns)
+        logger.warning("work of an instant does not end now_ms=%d turns=%d", now_ms, turns)

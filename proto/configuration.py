@@ -7,10 +7,10 @@ its defaults apply to missing keys.
       port: 8081          # BrokerConfig.port
 
 Each mistake is a ConfigError with file, line, section and key: an unknown section or key (with the nearest known name),
-a duplicate key, a wrong type, and a value that `__post_init__` refuses. For a key that was removed, the error contains
-the advice of the class in REMOVED_KEYS. Sizes and durations are integers; the unit is the end of the key.
+a duplicate key, a wrong type, and a value that `__post_init__` refuses. For a removed key, the error has the advice in
+REMOVED_KEYS of the class. Sizes and durations are integers; the unit is the end of the key.
 
-A field may have these types: bool, int, float, str, Path, Literal of strings, tuple[X, …], dict[str, X], and each of
+A field may have these types: bool, int, float, str, Path, Literal of strings, tuple[X, …], dict[str, X], or any of
 them or None. Environment variables have no influence.
 """
 
@@ -37,7 +37,7 @@ class Dataclass(Protocol):
 
 
 Section = TypeVar("Section", bound=Dataclass)
-#: Milliseconds, bytes and counts alike: both a float and 64 bits hold it exactly.
+#: The largest magnitude of an integer (milliseconds, bytes, counts): a float holds it exactly.
 _WHOLE_MAX: Final = 2**53
 _WORDS: Final[dict[type, str]] = {
     bool: "true or false",
@@ -56,8 +56,8 @@ def load_sections(
 ) -> dict[str, Any]:
     """Return an instance of each class in SECTIONS, by section, from the file at PATH.
 
-    A key that the file leaves out has its value in DEFAULTS (by section and key), or else that of its dataclass.
-    ORIGINS is told the file and line of each "section.key" in it.
+    The value of a key that is not in the file comes from DEFAULTS (by section and key), or else from its dataclass.
+    ORIGINS receives the file and line of each "section.key" in the file.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -76,7 +76,7 @@ def parse_sections(
     defaults: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({}),
     origins: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return what `load_sections` does, for TEXT; errors call it NAME."""
+    """Do the same as `load_sections` for TEXT; errors call it NAME."""
     document, lines = read_yaml_lines(text, name) if text else ({}, {})
     if origins is not None:
         origins |= {
@@ -115,7 +115,7 @@ def section(
     if values is None:
         values = {}
     if not isinstance(values, dict):
-        raise ConfigError(f"{where}: {title}: keys with values are wanted, not {shown(values)}")
+        raise ConfigError(f"{where}: {title}: must be keys with values, not {shown(values)}")
     known = {field.name: field for field in dataclasses.fields(cls) if field.init}
     hints = typing.get_type_hints(cls)
     arguments = dict(defaults)
@@ -170,31 +170,31 @@ def _where(name: str, lines: Lines, path: tuple[str, ...]) -> str:
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """Return a half sentence after an unknown WORD: its new name, the nearest of those KNOWN, or all."""
+    """Return a hint about an unknown WORD: its new name, the most similar one of KNOWN, or all of KNOWN."""
     names = sorted(known)
     section, dot, key = str(word).rpartition(".")
     if (now := f"{section}{dot}{SETTINGS.get(key)}") in names:
-        return f"; it is called {now!r} now"
+        return f"; it is now called {now!r}"
     close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(names)}"
 
 
 def parse_value(cls: type[Dataclass], title: str, key: str, text: str) -> Any:
-    """Return what TEXT, YAML, is as a value of KEY in section TITLE, which belongs to CLS. Raises ConfigError.
+    """Return the value of KEY in section TITLE (of class CLS) in TEXT, YAML. Raises ConfigError.
 
-    CLS has the key; what its values may be, the making of another one checks.
+    CLS must have the key. The type is checked here, the range when the dataclass is created.
     """
     document, _ = read_yaml_lines(f"value: {text}", f"{title}.{key}")
     if document.keys() != {"value"}:
-        raise ConfigError(f"{title}.{key}: one value is wanted, not several keys", key=key)
+        raise ConfigError(f"{title}.{key}: must be one value, not several keys", key=key)
     return _value(key, document.get("value"), typing.get_type_hints(cls)[key], f"{title}.{key}")
 
 
 def _value(key: str, value: object, kind: Any, where: str) -> Any:
-    """Return VALUE of KEY as a KIND, or raise ConfigError; for an old value it says the new one."""
+    """Return VALUE of KEY as a KIND, or raise ConfigError. For a renamed value the error contains the new name."""
     now = VALUES.get(key, {}).get(value) if isinstance(value, str) else None
     if now is not None:
-        raise ConfigError(f"{where}: {value!r} is called {now!r} now")
+        raise ConfigError(f"{where}: {value!r} is now called {now!r}")
     return _typed(value, kind, where)
 
 
@@ -206,16 +206,16 @@ def _typed(value: object, kind: Any, where: str) -> Any:
     if origin is Literal:
         choices = typing.get_args(kind)
         if value not in choices:
-            raise ConfigError(f"{where}: one of {', '.join(choices)} is wanted, not {shown(value)}")
+            raise ConfigError(f"{where}: must be one of {', '.join(choices)}, not {shown(value)}")
         return value
     if origin is tuple:
         if not isinstance(value, list):
-            raise ConfigError(f"{where}: a list is wanted, not {shown(value)}")
+            raise ConfigError(f"{where}: must be a list, not {shown(value)}")
         inner = typing.get_args(kind)[0]
         return tuple(_typed(item, inner, f"{where}[{at}]") for at, item in enumerate(value))
     if origin in (dict, Mapping):
         if not isinstance(value, dict):
-            raise ConfigError(f"{where}: keys with values are wanted, not {shown(value)}")
+            raise ConfigError(f"{where}: must be keys with values, not {shown(value)}")
         inner = typing.get_args(kind)[1]
         return {key: _typed(item, inner, f"{where}.{key}") for key, item in value.items()}
     return _plain(value, kind, where)
@@ -235,13 +235,13 @@ def _plain(value: object, kind: type, where: str) -> Any:
     }
     accepted: dict[type, tuple[type, ...]] = {float: (int, float), Path: (str,)}
     if kind not in _WORDS:
-        raise AssertionError(f"{where}: a field of type {kind} cannot stand in a configuration")
+        raise AssertionError(f"{where}: a configuration cannot have a field of type {kind}")
     fits = isinstance(value, accepted.get(kind, (kind,)))
     if not fits or (isinstance(value, bool) and kind is not bool):
-        raise ConfigError(f"{where}: {_WORDS[kind]} is wanted, not {shown(value)}")
+        raise ConfigError(f"{where}: must be {_WORDS[kind]}, not {shown(value)}")
     if isinstance(value, int) and abs(value) > _WHOLE_MAX:
         raise ConfigError(
-            f"{where}: at most {_WHOLE_MAX} can be, not a number of {len(str(value))} digits",
+            f"{where}: a number of {len(str(value))} digits, the limit is {_WHOLE_MAX}",
             field=where,
             limit=_WHOLE_MAX,
         )

@@ -1,15 +1,16 @@
 """Errors on the wire: `PocketMQError` to and from the message `pocketmq.v1.Error` and gRPC statuses.
 
-A failed call carries its gRPC status, the error's sentence as the status text, and in the trailing metadata
-`pocketmq-error-bin` a serialised `pocketmq.v1.Error`: class name, sentence, details. In streams the same message is in
-a reply. The receiver builds the same class again, with the same details. For a status without the metadata, by gRPC
-itself or another server, `from_rpc_error` chooses the class by its code. This module needs no grpc at run time.
+A failed call has its gRPC status, the message of the error as the status text, and in the trailing metadata
+`pocketmq-error-bin` a serialised `pocketmq.v1.Error`: class name, message, details. In streams the same
+`pocketmq.v1.Error` is part of a reply. The receiver creates the same class again, with the same details. For a status
+without this metadata (by gRPC itself, or another server), `from_rpc_error` chooses the class by its code. This module
+needs no grpc at run time.
 
-Peers refuse metadata from 8 KiB on, so an error is trimmed to `ERROR_SIZE_MAX` bytes: details and the sentence are cut
-and end in "…", and details that do not fit are dropped.
+Peers refuse metadata from 8 KiB on, so an error is trimmed to `ERROR_SIZE_MAX` bytes: details and message are cut and
+end in "…", and details that do not fit are dropped.
 
-Errors of the store name files, and the path of a queue's file contains its topic, which not every user may know. So the
-path travels without the topic.
+Errors of the store contain file names, and the path of a queue's file contains its topic, which not every user may see.
+So topics are removed from paths.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ DETAIL_LENGTH_MAX: Final = 200  # characters of one value
 #: A topic in the path of a queue's file.
 _TOPIC_IN_PATH: Final = re.compile(r"((?:batch)?consumequeue(?:_ext)?/)[^/]+")
 
-#: What grpc.aio says, with INTERNAL, when its own write meets a stream that has ended; the server's status is lost.
+#: The status text of grpc.aio, with INTERNAL, when it writes to an ended stream; the server's own status is lost.
 _WRITE_FAILED: Final = "Internal error from Core"
 
-#: What a status without our metadata means to a caller.
+#: The error class for a status without PocketMQ's metadata.
 _BY_CODE: Final[dict[str, type[errors.PocketMQError]]] = {
     "UNAVAILABLE": errors.ConnectionLost,
     "DEADLINE_EXCEEDED": errors.RequestTimeout,
@@ -49,7 +50,7 @@ _BY_CODE: Final[dict[str, type[errors.PocketMQError]]] = {
 }
 
 
-#: What a server itself answers, as one of ours.
+#: The error class for errors that the HTTP/2 server itself returns.
 _OF_SERVER: Final[dict[type[rpc.RpcError], type[errors.PocketMQError]]] = {
     rpc.BadRequest: errors.InvalidArgument,
     rpc.TooLarge: errors.MessageTooLarge,
@@ -65,7 +66,7 @@ class FailedCall(Protocol):
     """A call that failed: `channels.CallFailed`, or grpc's own error."""
 
     def code(self) -> Any:
-        """Return the status, whose name is gRPC's."""
+        """Return the status; its `name` is gRPC's name of it."""
         ...
 
     def details(self) -> str | None:
@@ -78,20 +79,20 @@ class FailedCall(Protocol):
 
 
 def ours(error: rpc.RpcError) -> errors.PocketMQError:
-    """Return ERROR, which a server may have raised itself, as one of the tree: same sentence, same details."""
+    """Return ERROR, which the HTTP/2 server may have raised, as a PocketMQError with the same message and details."""
     if isinstance(error, errors.PocketMQError):
         return error
     return _OF_SERVER.get(type(error), errors.PocketMQError)(error.message, **error.details)
 
 
 def failure_of(error: rpc.RpcError) -> rpc.RpcFailure:
-    """Return ERROR as a call carries it: its status, its sentence, and itself in the trailing metadata."""
+    """Return ERROR as a call sends it: its status, its message, and the serialised error as trailing metadata."""
     wire = to_wire(ours(error))
     return rpc.RpcFailure(error.status, wire.message, ((ERROR_KEY, wire.SerializeToString()),))
 
 
 def to_wire(error: errors.PocketMQError) -> Error:
-    """Return ERROR as the message that travels, trimmed to `ERROR_SIZE_MAX` bytes."""
+    """Return ERROR as the message to send, trimmed to `ERROR_SIZE_MAX` bytes."""
     is_of_store = isinstance(error, errors.StoreError)
     wire = Error(
         name=type(error).__name__,
@@ -109,28 +110,28 @@ def to_wire(error: errors.PocketMQError) -> Error:
 
 
 def sentence_of(error: rpc.RpcError) -> str:
-    """Return the sentence of ERROR as any user may read it."""
+    """Return the message of ERROR in the form that any user may read."""
     if isinstance(error, errors.StoreError):
         return without_topics(error.message)
     return error.message
 
 
 def without_topics(text: str) -> str:
-    """Return TEXT without the topics in the paths of queues' files."""
+    """Return TEXT without the topics in paths of queue files."""
     return _TOPIC_IN_PATH.sub(r"\1…", text)
 
 
 def from_wire(wire: Error) -> errors.PocketMQError:
-    """Return the error that WIRE tells of; a class that this version does not know becomes PocketMQError."""
+    """Return the error in WIRE; a class that this version does not know becomes PocketMQError."""
     return errors.rebuild(wire.name, wire.message, dict(wire.details))
 
 
 def from_rpc_error(error: FailedCall) -> errors.PocketMQError:
-    """Return the error that the server raised, or the one that the failed call itself stands for."""
+    """Return the error that the server raised, or the one that corresponds to the status of the failed call."""
     metadata: Any = error.trailing_metadata()
     for key, value in metadata or ():
         if key == ERROR_KEY and isinstance(value, bytes):
-            with contextlib.suppress(DecodeError):  # Whoever wrote it was not one of ours.
+            with contextlib.suppress(DecodeError):  # A server other than PocketMQ wrote it.
                 return from_wire(Error.FromString(value))
     code = error.code().name
     sentence = error.details() or code
@@ -139,11 +140,11 @@ def from_rpc_error(error: FailedCall) -> errors.PocketMQError:
     if "message larger than max" in sentence:
         return errors.MessageTooLarge(sentence, code=code)
     if sentence == _WRITE_FAILED:
-        return errors.ConnectionLost("the stream ended while it was written to", code=code)
+        return errors.ConnectionLost("the stream ended while the client wrote to it", code=code)
     return _BY_CODE.get(code, errors.PocketMQError)(sentence, code=code)
 
 
 def _cut(text: str, length_max: int) -> str:
-    """Return TEXT without what UTF-8 cannot hold, and no longer than LENGTH_MAX characters."""
+    """Return TEXT without characters that UTF-8 cannot encode, cut to LENGTH_MAX characters."""
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     return text if len(text) <= length_max else text[: length_max - 1] + "…"

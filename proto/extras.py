@@ -1,4 +1,4 @@
-"""How to install the optional libraries of PocketMQ, in the way in which PocketMQ itself was installed.
+"""How to install PocketMQ's optional libraries, with the same method that installed PocketMQ itself.
 
 pip_install("spark")     pip install -e '/opt/pocketmq[spark]'     editable, or a checkout that was not installed
                          pip install '/opt/pocketmq[spark]'        from a folder that is still there
@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-#: The folder of the package; in a checkout that of the whole project.
+#: The folder of the package; in a checkout, that of the whole project.
 _ROOT: Final = Path(__file__).resolve().parents[1]
 
 
 def pip_install(*extras: str) -> str:
-    """Return the command that installs EXTRAS beside what is there."""
+    """Return the command that installs EXTRAS in addition to what is installed."""
     return f"pip install {_wanted(','.join(extras), _origin(), _ROOT)}"
 
 
 def _origin() -> dict[str, Any] | None:
-    """Return where pip got PocketMQ from (PEP 610), {} for an index; None: it was not installed."""
-    from importlib import metadata  # Of use here alone, and slow to import.
+    """Return where pip installed PocketMQ from (PEP 610), {} for an index; None: it was not installed."""
+    from importlib import metadata  # Only needed here, and slow to import.
 
     try:
         text = metadata.distribution("pocketmq").read_text("direct_url.json")

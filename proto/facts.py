@@ -1,8 +1,8 @@
-"""What a log line is about, as text: `queue lost queue=orders[broker-a:3] reason="not renewed in time"`.
+"""Facts in log lines, as `name=value`: `queue lost queue=orders[broker-a:3] reason="not renewed in time"`.
 
     logger.warning("queue lost %s", Facts(queue=queue, reason=why))
 
-The message stays a constant, the facts stand behind it in the line, however logging is set up, and `record.args` has
+The message stays a constant, and the facts follow it in the line with every logging configuration. `record.args` has
 them as a mapping.
 """
 
@@ -12,7 +12,7 @@ import json
 
 
 class Facts(dict[str, object]):
-    """Facts by name, in the order given, as `name=value`; one that is None is left out."""
+    """Facts by name, shown as `name=value` in the order given. Facts that are None are left out."""
 
     def __init__(self, **facts: object) -> None:
         super().__init__({name: value for name, value in facts.items() if value is not None})
@@ -22,7 +22,7 @@ class Facts(dict[str, object]):
 
 
 def shown(value: object) -> str:
-    """Return VALUE as text; as JSON where it would not be told from what stands around it."""
+    """Return VALUE as text; as JSON where its text would be ambiguous in a line of facts."""
     text = str(value)
     plain = text.isprintable() and text and not set(text) & set(' "=')
     return text if plain else json.dumps(text, ensure_ascii=False)

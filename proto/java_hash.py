@@ -1,11 +1,11 @@
-"""Hashes that Java programs compute: `String.hashCode`, and Guava's buckets by it. Pure.
+"""Hashes of Java programs: `String.hashCode`, and Guava's consistent buckets. No input or output.
 
 h = 0; for each UTF-16 code unit u: h = 31·h + u (mod 2³²), read as a signed 32-bit number. RocketMQ uses it for tag
-codes (consume queue) and for keys (index file). A hash continues from a prefix: h(p + s) = h(p)·31^len(s) + h(s). For
-many at once: byte_ranges.py. Source: the Java language API; store-format.md §3.2, §4.2.
+codes (consume queue) and for keys (index file). A hash continues from a prefix: h(p + s) = h(p)·31^len(s) + h(s).
+byte_ranges.py hashes many texts at once. Source: the Java language API; store-format.md §3.2, §4.2.
 
-Buckets are consistent: when one is added, only as many numbers move as the new one gets. The broker chooses the queue
-of a message group by them, and PocketMQ's clients that of a sharding key, as Apache's proxy does.
+Buckets are consistent: when one is added, only the numbers of the new bucket move. The broker uses them to choose the
+queue of a message group, and PocketMQ's clients to choose that of a sharding key, like Apache RocketMQ's proxy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def java_hash(text: str, seed: int = 0) -> int:
 
 
 def consistent_bucket(number: int, buckets: int) -> int:
-    """Return the bucket, of BUCKETS, for NUMBER: as Guava's Hashing.consistentHash of the same 64-bit number."""
+    """Return the bucket of NUMBER, 0 to BUCKETS - 1: the result of Guava's Hashing.consistentHash."""
     state = number & _MASK_64
     candidate = 0
     while True:

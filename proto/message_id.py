@@ -38,7 +38,7 @@ def offset_message_id(host: bytes, port: int, log_offset: int) -> str:
 def offset_message_ids(
     hosts: NDArray[np.uint8], log_offsets: NDArray[np.int64]
 ) -> NDArray[np.uint8]:
-    """Return the offset ids of many records, the text of one a row: HOSTS are address and port as records hold them."""
+    """Return the offset ids of many records, one text per row. HOSTS are address and port as in records."""
     import numpy as np
 
     places = log_offsets.astype(">i8").view(np.uint8).reshape(-1, 8)
@@ -47,7 +47,7 @@ def offset_message_ids(
 
 
 def decode_offset_message_id(text: str) -> tuple[bytes, int, int]:
-    """Return (host, port, log offset) of an offset id; raise InvalidArgument if TEXT is none."""
+    """Return (host, port, log offset) of an offset id; raise InvalidArgument if TEXT is not one."""
     layout = {32: _ID_V4, 56: _ID_V6}.get(len(text))
     try:
         if layout is None:
@@ -63,7 +63,7 @@ def decode_offset_message_id(text: str) -> tuple[bytes, int, int]:
 
 
 class UniqueIds:
-    """Makes unique ids for one client. Not thread-safe: its event loop owns it."""
+    """Creates unique ids for one client. Not thread-safe: its event loop owns it."""
 
     def __init__(self, now_ms: Callable[[], int], process_id: int, random: Random) -> None:
         self._now_ms = now_ms
@@ -77,11 +77,11 @@ class UniqueIds:
         return self.many(1)[0].decode()
 
     def many(self, count: int) -> list[bytes]:
-        """Return COUNT ids in ASCII; their order is that of their making."""
+        """Return COUNT ids in ASCII, in the order of their creation."""
         return list(self.row(count))
 
     def row(self, count: int) -> UniqueIdRow:
-        """Return COUNT ids that are made when they are looked at."""
+        """Return COUNT ids that are created when they are read."""
         seconds = max(0, self._now_ms() - _EPOCH_2021_MS) // 1000 & 0xFFFFFFFF
         first = self._counter + 1
         self._counter += count
@@ -89,7 +89,7 @@ class UniqueIds:
 
 
 class UniqueIdRow(Sequence[bytes]):
-    """COUNT ids in ASCII that differ in their counter alone, which begins at FIRST; HEAD is the rest of them."""
+    """COUNT ids in ASCII that differ only in their counter, which starts at FIRST; HEAD is the part before it."""
 
     __slots__ = ("_count", "_first", "head")
 
@@ -110,7 +110,7 @@ class UniqueIdRow(Sequence[bytes]):
         if isinstance(numbers, int):
             return b"%s%08X" % (self.head, numbers & 0xFFFFFFFF)
         if numbers.step != 1:
-            raise InvalidArgument("ids in a row follow each other: slice without a step")
+            raise InvalidArgument("ids in a row are consecutive: slice without a step")
         return UniqueIdRow(self.head, numbers.start, len(numbers))
 
     def __iter__(self) -> Iterator[bytes]:
@@ -119,7 +119,7 @@ class UniqueIdRow(Sequence[bytes]):
             yield b"%s%08X" % (head, number & 0xFFFFFFFF)
 
     def digits(self) -> NDArray[np.uint8]:
-        """Return what follows the head of each id: a row of COUNTER_DIGITS digits an id."""
+        """Return the counters of the ids: one row of COUNTER_DIGITS digits per id."""
         import numpy as np
 
         numbers = np.arange(self._first, self._first + self._count, dtype=np.int64)
@@ -127,13 +127,13 @@ class UniqueIdRow(Sequence[bytes]):
         return _hex_digits()[octets].view(np.uint8).reshape(self._count, COUNTER_DIGITS)
 
 
-#: The digits of an id that count.
+#: The digits of an id that are its counter.
 COUNTER_DIGITS: Final = 8
 
 
 @cache
 def _hex_digits() -> NDArray[np.uint16]:
-    """Return the two digits of each byte, as one number."""
+    """Return the two hexadecimal digits of each byte value, as one number."""
     import numpy as np
 
     return np.frombuffer(b"".join(b"%02X" % octet for octet in range(256)), np.uint16)

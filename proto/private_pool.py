@@ -1,8 +1,8 @@
-"""The descriptor pool of protocols that are not ours: `apache.rocketmq.v2`, OpenTelemetry's, OpenCensus's and gRPC's.
+"""The descriptor pool of foreign protocols: `apache.rocketmq.v2`, OpenTelemetry's, OpenCensus's and gRPC's.
 
-Descriptors of one name may be in a pool but once. Apache's own Python client, the libraries of OpenTelemetry, and
-grpcio-health-checking put theirs into the default pool; ours have a pool of their own, so that all can be imported in
-one process. `make proto` has the generated modules use it.
+A pool can hold only one descriptor of a name. Apache RocketMQ's Python client, the libraries of OpenTelemetry, and
+grpcio-health-checking put theirs into the default pool. PocketMQ uses a separate pool, so that all of them can be
+imported in one process. `make proto` makes the generated modules use it.
 """
 
 from __future__ import annotations

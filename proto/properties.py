@@ -1,8 +1,8 @@
 """The property string of a record: pairs `name 0x01 value 0x02`, end to end, in UTF-8.
 
-The last 0x02 is there or not, by RocketMQ's version (written by ≤ 4.9.0 and ≥ 5.2.0, and by us; dropped between);
-readers take both. The reader's rules are Apache's (store-format.md §2.5): a pair ends at 0x02 or at the end; a pair
-of less than three characters, without 0x01, or with an empty name or value is ignored; a later duplicate wins.
+The last 0x02 is optional: RocketMQ up to 4.9.0 and from 5.2.0 on writes it, as PocketMQ does; versions between drop it.
+Readers accept both. They follow Apache RocketMQ's rules (store-format.md §2.5): a pair ends at 0x02 or at the end. A
+pair of less than three characters, without 0x01, or with an empty name or value is ignored. The later duplicate wins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PAIR_END: Final = "\x02"
 _NAME_END: Final = NAME_END.encode()
 _PAIR_END: Final = PAIR_END.encode()
 
-#: Names that the store, the broker and the client act upon.
+#: Names that the store, the broker or the client interprets.
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
 UNIQ_KEY: Final = "UNIQ_KEY"
@@ -30,7 +30,7 @@ ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 DEAD_LETTER_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DEAD_LETTER_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 DEAD_LETTER_REASON: Final = "DLQ_REASON"
-#: Metadata of ForwardMessageToDeadLetterQueue: the reason, percent-encoded; the message has no field for it.
+#: Metadata of ForwardMessageToDeadLetterQueue: the reason, percent-encoded. The request has no field for it.
 REASON_HEADER: Final = "x-pocketmq-dead-letter-reason"
 TRANSACTION_PREPARED: Final = "TRAN_MSG"
 PRODUCER_GROUP: Final = "PGROUP"
@@ -38,9 +38,9 @@ SHARDING_KEY: Final = "__SHARDINGKEY"
 LITE_TOPIC: Final = "__LITE_TOPIC"
 PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 TRACE_CONTEXT: Final = "TRACE_CONTEXT"
-#: Where instrumented programs put it themselves, as W3C's Trace Context has it.
+#: Set by instrumented programs: the header of W3C's Trace Context.
 TRACEPARENT: Final = "traceparent"
-#: Where a message was born, as its sender says it; the record itself has the address that it came from.
+#: The host on which a message was created, according to its sender. The record has the address that sent it.
 BORN_HOST: Final = "__BORNHOST"
 INNER_NUM: Final = "INNER_NUM"
 INNER_BASE: Final = "INNER_BASE"
@@ -60,9 +60,9 @@ TRANSACTION_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
 CHECK_IMMUNITY_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 POP_CHECK_POINT: Final = "POP_CK"
 PROPERTY_CRC: Final = "__CRC32#"
-#: Ours: who sent a run, and where it stands in its queue's sequence: "producer id, hexadecimal:epoch:first:count".
+#: Set by PocketMQ: producer and position in its sequence: "producer id, hexadecimal:epoch:first:count".
 PRODUCER_SEQUENCE: Final = "PRODUCER_SEQUENCE"
-#: What a message has from the way that it took to its time.
+#: Properties that a message gets on its way through the delay.
 DELAY_NAMES: Final = (
     DELAY,
     REAL_TOPIC,
@@ -77,19 +77,19 @@ DELAY_NAMES: Final = (
     TIMER_DELETE_KEY,
 )
 
-#: What asks for a delay: a level, a delay in s or ms, an instant.
+#: Properties that request a delay: a level, a delay in s or ms, a time.
 ASKING_NAMES: Final = (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 
 #: Words of KEYS are separated by this.
 KEY_SEPARATOR: Final = " "
-#: A number of more digits than these is none: it may not fit 64 bits.
+#: Longer numbers are treated as invalid: they may not fit 64 bits.
 _DIGITS_MAX: Final = 18
 
 
 def encode_properties(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> bytes:
     """Return the property string of PAIRS, in their order.
 
-    Raises InvalidArgument for a name or value that is empty or holds 0x01 or 0x02: a reader would not find it again.
+    Raises InvalidArgument for a name or value that is empty or contains 0x01 or 0x02, which separate properties.
     """
     pairs = dict(pairs)
     for name, value in pairs.items():
@@ -99,22 +99,22 @@ def encode_properties(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> b
 
 
 def encode_again(pairs: Mapping[str, str]) -> bytes:
-    """Return the property string of PAIRS, which were read from a record: nothing is refused."""
+    """Return the property string of PAIRS, which were read from a record: they are not checked."""
     return b"".join(encode_pair(name, value) for name, value in pairs.items())
 
 
 def encode_pair(name: str, value: object) -> bytes:
-    """Return the part of a property string that gives NAME the VALUE, as text; neither is checked."""
+    """Return the part of a property string that sets NAME to VALUE, as text; neither is checked."""
     return f"{name}{NAME_END}{value}{PAIR_END}".encode()
 
 
 def closed(string: bytes) -> bytes:
-    """Return the property STRING such that another may follow: with the last 0x02."""
+    """Return the property STRING with the last 0x02, so that more properties can be appended."""
     return string if not string or string.endswith(_PAIR_END) else string + _PAIR_END
 
 
 def without(string: bytes, dropped: Collection[str]) -> bytes:
-    """Return the property STRING without those called DROPPED, closed; what is malformed stays."""
+    """Return the property STRING without the properties DROPPED, closed. Malformed parts stay."""
     gone = {name.encode() for name in dropped}
     pairs = string.split(_PAIR_END)
     return closed(
@@ -135,7 +135,7 @@ def _check(text: str, what: str, name: str) -> None:
 
 
 def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
-    """Return the properties in DATA by Apache's rules; malformed pairs and malformed UTF-8 never raise."""
+    """Return the properties in DATA by RocketMQ's rules; malformed pairs and malformed UTF-8 never raise."""
     found: dict[str, str] = {}
     for pair in str(data, "utf-8", "replace").split(PAIR_END):
         name, separator, value = pair.partition(NAME_END)
@@ -145,6 +145,6 @@ def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
 
 
 def whole_number(value: str) -> int | None:
-    """Return the number that VALUE is, 0 or more; None for none: properties are whatever a sender wrote."""
+    """Return VALUE as an integer of 0 or more; None: it is none. Properties may contain anything."""
     fits = value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX
     return int(value) if fits else None

@@ -1,9 +1,9 @@
-"""The values of properties in many records at once, with numpy. Pure.
+"""The values of properties in many records at once, with numpy.
 
 Most batches come from one client: every record has the same properties in the same order, with values of the same
-lengths. Then one record's layout is that of all, and one comparison of all property strings with the first one proves
-it. The first record may be longer or shorter than the others, as in batches of an idempotent producer: it is read by
-itself. Otherwise the strings are split at their separators (see properties.py for the format).
+lengths. Then the layout of one record applies to all, and one comparison of all property strings with the first one
+proves it. The first record may be longer or shorter than the others, as in batches of an idempotent producer. It is
+parsed separately. Otherwise the strings are split at their separators (see properties.py for the format).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PAIR_END: Final = bytes((_END_OF_PAIR,))
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """All properties of many records, in order: where each name and each value stands, and in which record it is."""
+    """All properties of many records, in order: the ranges of each name and each value, and the index of the record."""
 
     rows: Longs
     name_starts: Longs
@@ -43,7 +43,7 @@ class Pairs:
 
 
 class PropertyRanges:
-    """Finds the values of properties in all records of a run."""
+    """Finds the values of properties in all records of a batch."""
 
     def __init__(self, data: Buffer | Bytes, columns: RunColumns) -> None:
         self._array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
@@ -51,7 +51,7 @@ class PropertyRanges:
         self._sizes = columns.properties_size
         self._count = len(columns)
         self._pairs: Parts | None = None
-        #: How many records at the front are read by themselves: 0 or 1.
+        #: How many records at the front are parsed separately: 0 or 1.
         self._apart = int(self._count > 1 and self._sizes[0] != self._sizes[1])
         self._first: dict[bytes, tuple[int, int]] = {}
         self._layout = self._common_layout()
@@ -60,7 +60,7 @@ class PropertyRanges:
     def find(self, name: str) -> tuple[Longs, Longs]:
         """Return start and size of the value of property NAME in each record; size −1 where it has none.
 
-        By Apache's reader: an empty value is none, a later duplicate wins. Found once, remembered: do not change it.
+        By RocketMQ's rules: an empty value is none, a later duplicate wins. Results are cached: do not change them.
         """
         if name not in self._found:
             by_layout = self._layout is not None
@@ -68,7 +68,7 @@ class PropertyRanges:
         return self._found[name]
 
     def has(self, name: str) -> bool:
-        """Has any record the property NAME, with a value?"""
+        """Does any record have the property NAME with a value?"""
         if self._layout is not None:
             encoded = name.encode()
             return encoded in self._layout or encoded in self._first
@@ -88,7 +88,7 @@ class PropertyRanges:
         return found
 
     def pairs(self) -> Pairs:
-        """Return every property that has a name and a value; of duplicates (the later one counts) each."""
+        """Return every property that has a name and a value; of duplicates all (the last one counts)."""
         parts = self._parts()
         name_ends = _first_in_parts(self._array, parts, _END_OF_NAME)
         good = (name_ends > parts.starts) & (name_ends + 1 < parts.ends)
@@ -97,10 +97,8 @@ class PropertyRanges:
         ends = name_ends[good]
         return Pairs(parts.rows[good], parts.starts[good], ends, ends + 1, parts.ends[good])
 
-    # --- one layout for all records ------------------------------------------------------------------------------
-
     def _common_layout(self) -> dict[bytes, tuple[int, int]] | None:
-        """Return where each property's value stands in every property string, and its size; None if they differ."""
+        """Return start and size of each property's value, the same in every property string; None if they differ."""
         if not self._count:
             return None
         starts, sizes = self._starts[self._apart :], self._sizes[self._apart :]
@@ -111,7 +109,9 @@ class PropertyRanges:
             return None
         strings = windows(self._array, starts, width)
         layout: dict[bytes, tuple[int, int]] = {}
-        fixed = np.full(width, 0xFF, np.uint8)  # where all strings must have the first one's bytes
+        fixed = np.full(
+            width, 0xFF, np.uint8
+        )  # bytes in which all strings must equal the first one
         for name, start, size in pairs_of(strings[0].tobytes()):
             layout[name] = (start, size)
             fixed[start : start + size] = 0
@@ -123,7 +123,7 @@ class PropertyRanges:
         return None if strings.any() else layout
 
     def _read_first(self) -> bool:
-        """Read the first record if it is apart; return False if its properties do not lie inside the data."""
+        """Parse the first record if it is separate; return False if its properties are not inside the data."""
         if self._apart:
             start, size = int(self._starts[0]), int(self._sizes[0])
             if start < 0 or size < 0 or start + size > len(self._array):
@@ -141,8 +141,6 @@ class PropertyRanges:
             start, sizes[0] = self._first.get(name.encode(), (0, -1))
             starts[0] = self._starts[0] + start
         return starts, sizes
-
-    # --- any records ---------------------------------------------------------------------------------------------
 
     def _parts(self) -> Parts:
         if self._pairs is None:
@@ -172,12 +170,12 @@ class PropertyRanges:
 _ONES: Final = np.uint64(0x0101010101010101)
 _TOPS: Final = np.uint64(0x8080808080808080)
 _WORD: Final = 8
-#: What the upper bits of the IEEE double of 2⁷ hold: the power, and a bias of 1023.
+#: The upper bits of the IEEE double 2⁷: the exponent, with a bias of 1023.
 _POWER_7: Final = 1023 + 7
 
 
 def _first_in_parts(data: Bytes, parts: Parts, wanted: int) -> Longs:
-    """Return where the byte WANTED first stands in each of PARTS; −1 where it does not. Eight bytes at a time."""
+    """Return the first position of the byte WANTED in each of PARTS; −1: it has none. Eight bytes at a time."""
     found = _first_in_words(parts.words, wanted)
     going = (found < 0) & (parts.starts + _WORD < parts.ends)
     found = np.where(found < 0, -1, parts.starts + found)
@@ -196,9 +194,9 @@ def _first_in_parts(data: Bytes, parts: Parts, wanted: int) -> Longs:
 
 
 def _first_in_words(words: NDArray[np.uint64], wanted: int) -> Longs:
-    """Return which byte of each of WORDS, from the lowest on, is the first that equals WANTED; negative for none."""
+    """Return which byte of each of WORDS, from the lowest on, is the first that equals WANTED; negative: none does."""
     odd = words ^ (_ONES * np.uint64(wanted))
-    # The lowest bit that is set here is the top bit of the first byte of ODD that is zero.
+    # The lowest bit set here is the top bit of the first byte of ODD that is zero.
     tops = (odd - _ONES) & ~odd & _TOPS
     lowest = tops & (~tops + np.uint64(1))
     powers: Longs = lowest.astype(np.float64).view(np.int64) >> 52
@@ -206,7 +204,7 @@ def _first_in_words(words: NDArray[np.uint64], wanted: int) -> Longs:
 
 
 def pairs_of(string: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yield name, start and size of the value of each property in STRING that has both."""
+    """Yield name, value start and value size of each property in STRING that has both."""
     at = 0
     for pair in string.split(_PAIR_END):
         name, separator, value = pair.partition(_NAME_END)

@@ -1,9 +1,8 @@
-"""Recall handles: a receipt has one for a delayed message, and a recall needs it to cancel this message. Pure.
+"""Recall handles: the receipt of a delayed message has one, with which you can cancel the message.
 
 URL-safe base64 of `v1 topic brokerName instant messageId`, words with one space between, as in RocketMQ. The instant
-(Unix ms) names the slot of the timer wheel in which the message waits: any from TIMER_OUT_MS + 1, which handles of
-RocketMQ have, to TIMER_OUT_MS + 1000 means the same slot. Handles of PocketMQ have the instant at which the message is
-due.
+(Unix ms) identifies the slot of the timer wheel that the message is in: any value from TIMER_OUT_MS + 1, which RocketMQ
+uses, to TIMER_OUT_MS + 1000 means the same slot. PocketMQ uses the delivery time of the message.
 
 Source: fixture v2/delay-recall, v2-protocol.md section 4.9.
 """
@@ -30,7 +29,7 @@ _WORDS: Final = 5
 
 
 class RecallHandle(NamedTuple):
-    """What a handle says. DUE_MS is an instant of the slot in which the message waits (Unix ms)."""
+    """The content of a handle. DUE_MS is a time in the slot that the message is in (Unix ms)."""
 
     topic: str
     broker: str
@@ -39,21 +38,21 @@ class RecallHandle(NamedTuple):
 
 
 def encode_handle(topic: str, broker: str, due_ms: int, message_id: str) -> str:
-    """Return the handle of message MESSAGE_ID of TOPIC, which waits on BROKER until DUE_MS."""
+    """Return the handle of message MESSAGE_ID of TOPIC, which is on BROKER until DUE_MS."""
     text = f"{_VERSION} {topic} {broker} {due_ms} {message_id}"
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 
 def decode_handle(handle: str) -> RecallHandle:
-    """Return what HANDLE says, with or without its padding; raise InvalidArgument that names what is wrong with it."""
+    """Return the content of HANDLE, with or without padding; raise InvalidArgument with the reason if it is invalid."""
     version, _, rest = _text(handle).partition(" ")
     if version != _VERSION:
         _refuse(handle, f"its version is {version[:_SHOWN_MAX]!r}, not {_VERSION!r}")
     words = rest.rsplit(
         " ", _WORDS - 2
-    )  # The topic of an old store may hold blanks, nothing else does.
+    )  # The topic of an old store may contain spaces, other words do not.
     if len(words) < _WORDS - 1:
-        _refuse(handle, f"it holds {len(words) + 1} words, not {_WORDS}")
+        _refuse(handle, f"it has {len(words) + 1} words, not {_WORDS}")
     topic, broker, instant, message_id = words
     if not (instant.isascii() and instant.isdigit() and len(instant) <= _DIGITS_MAX):
         _refuse(handle, f"its time is {instant[:_SHOWN_MAX]!r}, not a number of milliseconds")
@@ -69,7 +68,7 @@ def decode_handle(handle: str) -> RecallHandle:
 
 
 def _text(handle: str) -> str:
-    """Return what HANDLE is the base64 of."""
+    """Return HANDLE decoded from base64."""
     if not handle:
         _refuse(handle, "it is empty")
     if len(handle) > HANDLE_LENGTH_MAX:
@@ -83,8 +82,8 @@ def _text(handle: str) -> str:
 
 def _refuse(handle: str, problem: str) -> NoReturn:
     raise InvalidArgument(
-        f"{handle[:_SHOWN_MAX]!r} is no recall handle: {problem}; take it from the receipt of a message that is to be"
-        " delivered at a time of its own",
+        f"{handle[:_SHOWN_MAX]!r} is not a recall handle: {problem}. Use the handle in the receipt of a message"
+        " with a delivery time",
         field="handle",
         value=handle[:_SHOWN_MAX],
     )

@@ -59,7 +59,7 @@ QUEUE_OFFSET_AT: Final = 20
 LOG_OFFSET_AT: Final = 28
 SYS_FLAG_AT: Final = 36
 BORN_HOST_AT: Final = 48
-#: Positions for an IPv4 born host; an IPv6 one moves them by HOST_V6_EXTRA.
+#: Positions for an IPv4 born host. An IPv6 host moves them by HOST_V6_EXTRA.
 STORE_TIMESTAMP_AT: Final = 56
 STORE_HOST_AT: Final = 64
 RECONSUME_TIMES_AT: Final = 72  # likewise
@@ -82,11 +82,11 @@ COMPRESSION_ZSTD: Final = 0x200
 COMPRESSION_ZLIB: Final = 0x300
 
 CRC_MASK: Final = 0x7FFFFFFF
-#: What a body may have when it is decompressed, unless a setting says otherwise: four times what a producer may send.
+#: Default limit of a decompressed body: four times the limit of a sent message.
 BODY_BYTES_MAX: Final = 4 * MESSAGE_SIZE_MAX
-#: As far back as a ZSTD frame may refer; no level below "ultra" goes beyond 8 MiB.
+#: The window of a ZSTD frame; no level below "ultra" uses more than 8 MiB.
 _ZSTD_WINDOW_MAX: Final = 32 * 1024 * 1024
-#: Clients of Apache's newer protocol say that a body is compressed, and mean gzip; the C++ one means zlib.
+#: Apache RocketMQ's gRPC clients set the flag of compression for gzip; the C++ client for zlib.
 _ZLIB_OR_GZIP: Final = zlib.MAX_WBITS | 32
 
 _HEAD = struct.Struct(">iiiiiqqiq")
@@ -98,10 +98,10 @@ _FRONT = struct.Struct(">iii")
 #: Everything before the body of a record between IPv4 hosts.
 _WHOLE_HEAD = struct.Struct(">iiiiiqqiq4siq4siiqi")
 _V6: Final = SYS_BORN_V6 | SYS_STORE_V6
-#: What a record between IPv4 hosts needs besides its body, its topic and its properties.
+#: The size of a record between IPv4 hosts without its body, its topic and its properties.
 _FRAME_SIZE: Final = _WHOLE_HEAD.size + 1 + _SHORT.size
 _SHORT_MAX: Final = 0x7FFF
-#: Log offset, sysFlag, and the reconsume times behind IPv4 hosts.
+#: Log offset, sysFlag, and the reconsume times after IPv4 hosts.
 _PLACE = struct.Struct(">qi32xi")
 
 
@@ -118,7 +118,7 @@ class Host(NamedTuple):
 
     @classmethod
     def of_peer(cls, peer: str) -> Host:
-        """Return the host that is written "127.0.0.1:40312" or "[::1]:40312"; NO_HOST for another form."""
+        """Return the host in "127.0.0.1:40312" or "[::1]:40312"; NO_HOST for another form."""
         address, _, port = peer.rpartition(":")
         try:
             return cls.parse(address.strip("[]"), int(port))
@@ -130,7 +130,7 @@ class Host(NamedTuple):
         return len(self.address) == 16
 
     def packed(self) -> bytes:
-        """Return the bytes that stand in a record."""
+        """Return the bytes as in a record."""
         return self.address + _INT.pack(self.port)
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ NO_HOST: Final = Host(bytes(4), 0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """A record, decoded. BODY is as stored: `decompress_body` undoes a compression that sys_flag tells."""
+    """A decoded record. BODY is as stored: `decompress_body` decompresses it as sys_flag says."""
 
     topic: str
     body: bytes
@@ -159,7 +159,7 @@ class Record:
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     properties: Mapping[str, str] = field(default_factory=dict)
-    #: The three fields below are what the decoder found; the encoder works them out.
+    #: The decoder sets the three fields below; the encoder computes them.
     body_crc: int = 0
     total_size: int = 0
     magic: int = MAGIC_V1
@@ -171,7 +171,7 @@ class Record:
 
     @property
     def crc_ok(self) -> bool:
-        """Does the body fit the stored CRC? An empty body is not checked (Apache does not)."""
+        """Does the body match the stored CRC? An empty body is not checked, as in Apache RocketMQ."""
         return not self.body or body_crc(self.body) == self.body_crc
 
 
@@ -181,9 +181,9 @@ def body_crc(body: Buffer) -> int:
 
 
 def encode_record(record: Record, *, property_string: bytes | None = None) -> bytes:
-    """Return the bytes of RECORD; sizes, CRC, magic and the IPv6 bits of sysFlag are worked out.
+    """Return the bytes of RECORD; sizes, CRC, magic and the IPv6 bits of sysFlag are computed.
 
-    PROPERTY_STRING, if given, is stored as it is instead of `record.properties`.
+    PROPERTY_STRING, if given, is stored unchanged instead of `record.properties`.
     Raises MessageTooLarge when the topic or the properties do not fit their length field.
     """
     properties = (
@@ -226,7 +226,7 @@ def encode_record(record: Record, *, property_string: bytes | None = None) -> by
 
 
 def topic_field(topic: str) -> tuple[int, bytes]:
-    """Return the magic of a record of TOPIC, and the topic as it stands there, with its length.
+    """Return the magic of a record of TOPIC, and its topic field with the length.
 
     Raises MessageTooLarge if it does not fit its length field.
     """
@@ -242,18 +242,18 @@ def topic_field(topic: str) -> tuple[int, bytes]:
 
 
 def with_host_bits(sys_flag: int, born_host: Host, store_host: Host) -> int:
-    """Return SYS_FLAG with the two IPv6 bits set to what the hosts are."""
+    """Return SYS_FLAG with the two IPv6 bits set as the hosts require."""
     bare = sys_flag & ~(SYS_BORN_V6 | SYS_STORE_V6)
     return bare | SYS_BORN_V6 * born_host.is_v6 | SYS_STORE_V6 * store_host.is_v6
 
 
 def hosts_extra(sys_flag: int) -> int:
-    """Return by how many bytes a record's hosts move what stands behind both."""
+    """Return by how many bytes IPv6 hosts move the fields after both hosts."""
     return HOST_V6_EXTRA * (bool(sys_flag & SYS_BORN_V6) + bool(sys_flag & SYS_STORE_V6))
 
 
 def head_store_time_ms(head: Buffer) -> int | None:
-    """Return the store time in HEAD, the first bytes of a record; None where they are too few to hold it."""
+    """Return the store time in HEAD, the first bytes of a record; None if they are too few."""
     if len(head) < STORE_TIMESTAMP_AT + _LONG.size:
         return None
     (sys_flag,) = _INT.unpack_from(head, SYS_FLAG_AT)
@@ -262,7 +262,7 @@ def head_store_time_ms(head: Buffer) -> int | None:
 
 
 def log_offset_and_times(record: Buffer) -> tuple[int, int]:
-    """Return the log offset and the reconsume times of RECORD, which is whole; 0 times if it is too short for them."""
+    """Return the log offset and the reconsume times of RECORD, a complete one; 0 times if it is too short for them."""
     log_offset, sys_flag, times = _PLACE.unpack_from(record, LOG_OFFSET_AT)
     if sys_flag & (SYS_BORN_V6 | SYS_STORE_V6):
         times_at = RECONSUME_TIMES_AT + hosts_extra(sys_flag)
@@ -272,7 +272,7 @@ def log_offset_and_times(record: Buffer) -> tuple[int, int]:
 
 
 def property_value(record: bytes, name: bytes) -> bytes:
-    """Return the value of the property NAME of RECORD, which is whole; empty if it has none, or is damaged."""
+    """Return the value of property NAME of RECORD, a complete one; empty if it has none, or is damaged."""
     try:
         at = _properties_at(record)
     except (struct.error, IndexError):
@@ -289,7 +289,7 @@ def property_value(record: bytes, name: bytes) -> bytes:
 
 
 def _properties_at(record: bytes) -> int:
-    """Return where the properties of RECORD begin."""
+    """Return where the properties of RECORD start."""
     (sys_flag,) = _INT.unpack_from(record, SYS_FLAG_AT)
     at = RECONSUME_TIMES_AT + hosts_extra(sys_flag) + _MIDDLE.size
     at += int(_INT.unpack_from(record, at - _INT.size)[0])
@@ -301,14 +301,14 @@ def _properties_at(record: bytes) -> int:
 def decode_record(buffer: Buffer, at: int = 0) -> Record:
     """Return the record at position AT of BUFFER.
 
-    Raises InvalidRecord when the bytes are not one whole record whose lengths agree. The body's CRC is not
+    Raises InvalidRecord when the bytes are not one complete record with consistent lengths. The body's CRC is not
     compared: see `Record.crc_ok`.
     """
     try:
         return _decode(buffer, at)
     except (struct.error, IndexError) as error:
         raise InvalidRecord(
-            f"record at {at}: {len(buffer) - at} bytes are there, its fields need more",
+            f"record at {at}: only {len(buffer) - at} bytes, its fields need more",
             field="totalSize",
         ) from error
 
@@ -336,7 +336,7 @@ def _decode(buffer: Buffer, at: int) -> Record:
     properties, position = _part(buffer, position + 2, properties_length, at, "propertiesLength")
     if position - at != total:
         raise InvalidRecord(
-            f"record at {at}: totalSize says {total}, the fields make {position - at}",
+            f"record at {at}: totalSize is {total}, but the fields add up to {position - at}",
             field="totalSize",
             value=total,
         )
@@ -370,18 +370,15 @@ def _host(buffer: Buffer, at: int, is_v6: int) -> tuple[Host, int]:
 def _part(buffer: Buffer, at: int, size: int, record_at: int, name: str) -> tuple[bytes, int]:
     if size < 0 or at + size > len(buffer):
         raise InvalidRecord(
-            f"record at {record_at}: {name} is {size}, {len(buffer) - at} bytes follow",
+            f"record at {record_at}: {name} is {size}, but only {len(buffer) - at} bytes follow",
             field=name,
             value=size,
         )
     return bytes(buffer[at : at + size]), at + size
 
 
-# --- nearly every record, at one stroke
-
-
 class PlainRecord(NamedTuple):
-    """What one record says; the body is as stored."""
+    """The fields of one record; the body is as stored."""
 
     topic: str
     body: bytes
@@ -398,7 +395,7 @@ class PlainRecord(NamedTuple):
 
 
 def read_record(data: Buffer) -> PlainRecord:
-    """Return what the record that DATA is says; raise InvalidRecord when it is not one whole record."""
+    """Return the fields of the record DATA; raise InvalidRecord when it is not one complete record."""
     size = len(data)
     if size > _FRAME_SIZE:
         head = _WHOLE_HEAD.unpack_from(data)
@@ -430,7 +427,7 @@ def _unusual_record(data: Buffer) -> PlainRecord:
     record = decode_record(data)
     if record.total_size != len(data):
         raise InvalidRecord(
-            f"{len(data)} bytes hold a record of {record.total_size}: give exactly one",
+            f"{len(data)} bytes contain a record of {record.total_size}: give exactly one",
             field="totalSize",
             value=record.total_size,
         )
@@ -460,7 +457,7 @@ def write_record(
     born_ms: int = 0,
     born_host: Host = NO_HOST,
 ) -> bytes:
-    """Return a new record for QUEUE_ID of TOPIC with the property string PROPERTIES; the store fills in its fields.
+    """Return a new record for QUEUE_ID of TOPIC with the property string PROPERTIES. The store sets the other fields.
 
     Raises MessageTooLarge for a topic or properties that do not fit their length field.
     """
@@ -496,9 +493,6 @@ def write_record(
     return b"".join((head, body, len(name).to_bytes(), name, _SHORT.pack(size), properties))
 
 
-# --- a few records, end to end
-
-
 def encode_run(
     topic: str,
     queue: int,
@@ -509,10 +503,10 @@ def encode_run(
     sys_flag: int | Sequence[int] = 0,
     flag: int = 0,
 ) -> tuple[bytes, list[int]]:
-    """Return the records of MESSAGES, (body, property string) each, end to end, and their sizes.
+    """Return the records of MESSAGES, (body, property string) each, concatenated, and their sizes.
 
-    All share FLAG, born time and host, and SYS_FLAG unless there is one for each. Fields of the broker are zero, for
-    an IPv4 store host. Lengths are the caller's to check; `struct.error` tells of a property string over 32,767 bytes.
+    All share FLAG, born time and host, and SYS_FLAG unless there is one for each. The broker's fields are zero, for
+    an IPv4 store host. The caller checks lengths: a property string over 32,767 bytes raises `struct.error`.
     """
     magic, topic_part = topic_field(topic)
     middle_of = _Middles(queue, flag, born_timestamp_ms, born_host)
@@ -520,7 +514,7 @@ def encode_run(
     fixed = _FRONT.size + len(middle_of[0]) + 4 + len(topic_part) + 2
     parts: list[bytes] = []
     sizes: list[int] = []
-    # What stands before and behind a body is mostly what stood there in the record before.
+    # The bytes before and after a body are mostly the same as in the previous record.
     before = behind = b""
     last_flag = last_body = last_properties = -1
     for (body, properties), own_flag in zip(messages, flags, strict=False):
@@ -539,13 +533,13 @@ def encode_run(
 
 
 def record_head(magic: int, queue: int, born_timestamp_ms: int, born_host: Host) -> bytes:
-    """Return a record up to its body, with MAGIC and sizes and CRC of zero."""
+    """Return a record up to its body, with MAGIC, and with zero as sizes and CRC."""
     middle = _Middles(queue, 0, born_timestamp_ms, born_host)[0]
     return _FRONT.pack(0, magic, 0) + middle + _INT.pack(0)
 
 
 class _Middles(dict[int, bytes]):
-    """What stands between body CRC and body length, by sysFlag without the hosts' bits."""
+    """The bytes between body CRC and body length, by sysFlag without the bits of the hosts."""
 
     def __init__(self, queue: int, flag: int, born_timestamp_ms: int, born_host: Host) -> None:
         super().__init__()
@@ -557,19 +551,16 @@ class _Middles(dict[int, bytes]):
         host = self._born_host
         flags = with_host_bits(sys_flag, host, NO_HOST)
         head = struct.pack(">iiqqiq", *self._fields, flags, self._born_timestamp_ms)
-        # Behind the host: store timestamp and host, reconsume times, prepared offset.
+        # After the host: store timestamp and host, reconsume times, prepared offset.
         middle = self[sys_flag] = head + host.packed() + bytes(8 + 8 + 4 + 8)
         return middle
 
 
-# --- bodies
-
-
 def decompress_body(body: bytes, sys_flag: int, size_max: int = BODY_BYTES_MAX) -> bytes:
-    """Return BODY as the sender had it; nothing is decompressed beyond SIZE_MAX bytes.
+    """Return BODY as the sender had it, decompressed to SIZE_MAX bytes or less.
 
     Raises MessageTooLarge for a larger one, CorruptRecord when the bytes cannot be decompressed, Unsupported when LZ4
-    or ZSTD is asked for and the extra `compression` is not installed.
+    or ZSTD is needed and the extra `compression` is not installed.
     """
     if not sys_flag & SYS_COMPRESSED:
         return body
@@ -590,11 +581,11 @@ def decompress_body(body: bytes, sys_flag: int, size_max: int = BODY_BYTES_MAX) 
             f"the body is compressed with LZ4 or ZSTD: {pip_install('compression')}"
         ) from error
     except (RuntimeError, zlib.error, ValueError) as error:
-        raise CorruptRecord(f"the compressed body cannot be read: {error}", field="body") from error
+        raise CorruptRecord(f"the body cannot be decompressed: {error}", field="body") from error
     if len(whole) > size_max:
         raise MessageTooLarge(
-            f"the body of {len(body)} bytes is decompressed to more than {size_max}, the limit (body_max_bytes): allow"
-            " more, or take it as it is stored",
+            f"the body of {len(body)} bytes is larger than the limit of {size_max} when decompressed (body_max_bytes):"
+            " raise the limit, or read it as stored",
             field="body_max_bytes",
             limit=size_max,
             value=len(body),
@@ -606,7 +597,7 @@ def _zlib(body: bytes, size_max: int) -> bytes:
     decompressor = zlib.decompressobj(_ZLIB_OR_GZIP)
     whole = decompressor.decompress(body, size_max)
     if len(whole) < size_max and not decompressor.eof:
-        raise ValueError("it is cut off")
+        raise ValueError("it is truncated")
     return whole
 
 
@@ -616,7 +607,7 @@ def _lz4(body: bytes, size_max: int) -> bytes:
     decompressor = lz4.frame.LZ4FrameDecompressor()
     whole = bytes(decompressor.decompress(body, max_length=size_max))
     if len(whole) < size_max and not decompressor.eof:
-        raise ValueError("it is cut off")
+        raise ValueError("it is truncated")
     return whole
 
 
@@ -624,13 +615,13 @@ def _zstd(body: bytes, size_max: int) -> bytes:
     import zstandard
 
     try:
-        # Its head says how far back it refers: memory that is taken before it is read.
+        # The frame header has the window size: memory that is allocated before the first byte is read.
         if zstandard.get_frame_parameters(body).window_size > _ZSTD_WINDOW_MAX:
-            raise ValueError(f"it refers back more than {_ZSTD_WINDOW_MAX} bytes")
+            raise ValueError(f"its window is larger than {_ZSTD_WINDOW_MAX} bytes")
         said = zstandard.frame_content_size(body)
         whole = zstandard.ZstdDecompressor().stream_reader(body).read(size_max)
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from error
     if said >= 0 and len(whole) < min(said, size_max):
-        raise ValueError("it is cut off")
+        raise ValueError("it is truncated")
     return bytes(whole)

@@ -1,8 +1,7 @@
-"""Records copied under another address: topic, queue and properties change, the body is not touched.
+"""Copies records to another topic or queue: address and properties change, the body does not.
 
-What is delayed, tried again, or part of a transaction lies in topics of the broker's own until its time has come. Such
-a copy is cut from the original's bytes and put together again, some 2 µs each. The fields that a store fills in keep
-whatever stood there. Pure.
+Messages that are delayed, retried, or part of a transaction wait in internal topics of the broker. A copy is assembled
+from slices of the original's bytes in about 2 µs. The fields that a store sets keep their old values.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _COUNTERS: Final = struct.Struct(">iq")
 
 
 class RecordCopier:
-    """Copies records of one buffer. COLUMNS describe RECORDS (`parse_run`, `check_run`)."""
+    """Copies records from one buffer. COLUMNS describe RECORDS (`parse_run`, `check_run`)."""
 
     def __init__(self, records: Buffer, columns: RunColumns) -> None:
         self._records = memoryview(records)
@@ -69,10 +68,10 @@ class RecordCopier:
         reconsume_times: int | None = None,
         prepared_offset: int | None = None,
     ) -> bytes:
-        """Return record INDEX for QUEUE_ID of TOPIC with the property string PROPERTIES; None keeps what it has.
+        """Return record INDEX for QUEUE_ID of TOPIC with the property string PROPERTIES; None keeps the old value.
 
-        It has room for an IPv4 store host, whatever the original had; SYS_FLAG need not say what the hosts are. Raises
-        MessageTooLarge for properties that do not fit their length field.
+        The copy has space for an IPv4 store host, whatever the original had. SYS_FLAG need not have the bits of the
+        hosts. Raises MessageTooLarge for properties that do not fit their length field.
         """
         if len(properties) > PROPERTIES_SIZE_MAX:
             _refuse_properties(len(properties))
@@ -139,14 +138,15 @@ class RecordCopier:
             prepared_transaction_offset=offset,
         )
         encoded = encode_record(changed, property_string=properties)
-        # The original's CRC, right or wrong: a copy of a damaged body must not look sound.
+        # The CRC of the original, right or wrong: a copy of a damaged body must not look valid.
         crc = self._records[self._starts[index] + CRC_AT : self._starts[index] + QUEUE_ID_AT]
         return encoded[:CRC_AT] + bytes(crc) + encoded[QUEUE_ID_AT:]
 
 
 def _refuse_properties(size: int) -> None:
     raise MessageTooLarge(
-        f"properties: {size} bytes with the broker's own, the limit is {PROPERTIES_SIZE_MAX}: use shorter or fewer",
+        f"properties: {size} bytes with those that the broker adds, the limit is {PROPERTIES_SIZE_MAX}: use shorter or"
+        " fewer",
         field="properties",
         limit=PROPERTIES_SIZE_MAX,
         value=size,

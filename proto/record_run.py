@@ -1,12 +1,12 @@
-"""Many records at once, with numpy: walk and parse batches without Python per message, and check them. Pure.
+"""Many records at once, with numpy: split, parse and check batches without Python code per message.
 
-A *run* is records end to end. `RunColumns` has one array per field. Positions count from the start of the parsed
-buffer. Reading is fast because of a structured array over the buffer with a stride of one byte, which has a whole
-record head at every position. So `heads[starts]` copies all heads in one call, unaligned (see `windows`; they are
-copied as bytes, because numpy copies structures field by field).
+A *run* is a sequence of records without gaps. `RunColumns` has one array per field. Positions count from the start of
+the parsed buffer. Reading is fast because of a structured array over the buffer with a stride of one byte, which has a
+complete record head at every position. So `heads[starts]` copies all heads in one call, unaligned (see `windows`; they
+are copied as bytes, because numpy copies structures field by field).
 
-Cost on one core: about 0.1 µs per record to walk and parse when sizes vary, less when they are equal; the CRC of
-128-byte bodies about 0.3 µs each. `run.py` checks a batch that came from outside.
+Cost on one core: about 0.1 µs per record to split and parse when sizes vary, less when they are equal; about 0.3 µs for
+the CRC of a 128-byte body. `run.py` checks a batch from outside.
 """
 
 from __future__ import annotations
@@ -62,31 +62,31 @@ _HEAD = np.dtype(
     ]
 )
 HEAD_SIZE: Final = 88
-#: A record with an empty body, a topic of one character and no properties.
+#: The size of a record with an empty body, a topic of one character and no properties.
 LEAST_SIZE: Final = 92
 _PAIR = struct.Struct(">ii")
 _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
 #: Total size, magic, body CRC, sysFlag, body length.
 _SOUND_HEAD: Final = struct.Struct(">iii24xi44xi")
-#: Of fewer bodies each is cut out by itself.
+#: With fewer bodies, each one is cut separately.
 _EVEN_LEAST: Final = 64
-#: Copying larger bodies costs more than it saves.
+#: For larger bodies, the copy costs more than it saves.
 _CUT_BYTES_MAX: Final = 1024
 _EQUAL_BEFORE_GUESS = 8
 _GUESS = 512
 
 
-#: No topic has more queues: Apache's brokers set no limit, but keep a folder for each.
+#: No topic has more queues: Apache RocketMQ has no limit, but creates a folder for each queue.
 QUEUE_ID_MAX: Final = (1 << 20) - 1
-#: No queue has so many messages: one a microsecond for nine years.
+#: No queue has so many messages: one per microsecond for nine years.
 QUEUE_OFFSET_MAX: Final = 1 << 48
 
 
 @dataclass(slots=True)
 class RunColumns:
-    """The fields of a run, one array each. `well_formed` is false where lengths or magic do not agree; there the
-    other columns hold whatever the bytes say, and positions are safe to read but mean nothing."""
+    """The fields of a run, one array each. `well_formed` is false where lengths or magic are inconsistent. There the
+    other columns have whatever the bytes contain: positions are safe to read but mean nothing."""
 
     starts: Longs
     sizes: Longs
@@ -117,7 +117,7 @@ class RunColumns:
         return RunColumns(*(getattr(self, name)[rows] for name in RunColumns.__slots__))
 
     def properties_place(self, row: int) -> tuple[int, int]:
-        """Return where the property string of record ROW begins, and its size."""
+        """Return the start and the size of the property string of record ROW."""
         return int(self.properties_start[row]), int(self.properties_size[row])
 
 
@@ -127,10 +127,10 @@ def as_bytes(data: Buffer | Bytes) -> Bytes:
 
 
 def walk(data: Buffer, at: int = 0, end: int | None = None) -> tuple[Longs, int]:
-    """Follow total sizes from position AT; return the starts of records, and where the row of records stops.
+    """Follow total sizes from position AT; return the starts of records, and where the sequence of records stops.
 
-    It stops at END, at a blank, at zeros, and at any size or magic that cannot be one (so a caller looks at what
-    stands there). Fields behind the magic are not looked at.
+    It stops at END, at a blank, at zeros, and at any impossible size or magic, so that the caller can check what is
+    there. Fields after the magic are not checked.
     """
     view = memoryview(data).cast("B") if not isinstance(data, memoryview) else data
     end = len(view) if end is None else end
@@ -170,7 +170,7 @@ def _pairs(view: memoryview, end: int) -> NDArray[np.void]:
 
 
 def _equal_sized(heads: NDArray[np.void], at: int, size: int, end: int) -> Longs:
-    """Return the starts of the records of SIZE that lie end to end from AT, at most some hundreds."""
+    """Return the starts of the records of SIZE that follow each other from AT, at most a few hundred."""
     count = min(_GUESS, (end - at) // size)
     seen = heads[at : at + (count - 1) * size + 1 : size]
     magic = seen["magic"]
@@ -186,7 +186,7 @@ def starts_of(sizes: Sequence[int] | Longs) -> Longs:
 
 
 def parse_run(data: Buffer | Bytes, starts: Longs) -> RunColumns:
-    """Return the columns of the records at STARTS; never raises for what the bytes say (see `well_formed`)."""
+    """Return the columns of the records at STARTS. Never raises for wrong bytes (see `well_formed`)."""
     array = as_bytes(data)
     room = len(array)
     if room < HEAD_SIZE or len(starts) == 0:
@@ -247,7 +247,7 @@ def parse_run(data: Buffer | Bytes, starts: Longs) -> RunColumns:
 
 
 def heads_at(array: Bytes, starts: Longs) -> NDArray[np.void]:
-    """Return the heads, as of records between IPv4 hosts, at STARTS; all must lie inside ARRAY."""
+    """Return the heads, as of records between IPv4 hosts, at STARTS; all must be inside ARRAY."""
     heads: NDArray[np.void] = windows(array, starts, HEAD_SIZE).view(_HEAD)[:, 0]
     return heads
 
@@ -287,7 +287,7 @@ def _read_v6(
     ints: dict[str, Ints],
     longs: dict[str, Longs],
 ) -> Longs:
-    """Correct the columns behind IPv6 hosts; return where the bodies start."""
+    """Correct the columns after IPv6 hosts; return where the bodies start."""
     born_extra = np.where(sys_flag & SYS_BORN_V6, HOST_V6_EXTRA, 0).astype(np.int64)
     both_extra = born_extra + np.where(sys_flag & SYS_STORE_V6, HOST_V6_EXTRA, 0)
     longs["store_ms"] = _i64(array, starts + 56 + born_extra)
@@ -297,7 +297,7 @@ def _read_v6(
 
 
 def _topic_place(array: Bytes, at: Longs, magic: Ints) -> tuple[Longs, Longs]:
-    """Return where topics start and how long they are; AT is where their length stands."""
+    """Return where topics start and their lengths; AT are the positions of the length fields."""
     short = array[_clip(at, len(array) - 1)].astype(np.int64)
     long = magic == MAGIC_V2
     if not long.any():
@@ -328,16 +328,13 @@ def _i64(array: Bytes, at: Longs) -> Longs:
     return _read(array, at, ">i8", 8)
 
 
-# --- are they sound?
-
-
 def body_crcs(data: Buffer | Bytes, starts: Longs, sizes: Longs) -> Longs:
-    """Return the CRC that a record stores for each of the bodies of SIZES at STARTS, which lie inside DATA."""
+    """Return the stored form of the CRC of each of the bodies of SIZES at STARTS, which are inside DATA."""
     return _crcs(_bodies(data, starts, sizes), len(starts))
 
 
 def even_crcs(data: Buffer | Bytes, start: int, size: int, step: int, count: int) -> Longs:
-    """Return the same for COUNT bodies of SIZE, each STEP behind the one before it, from START on."""
+    """Return the same for COUNT bodies of SIZE, each STEP bytes after the previous one, from START on."""
     if size > _CUT_BYTES_MAX:
         starts = start + step * np.arange(count)
         return body_crcs(data, starts, np.full(count, size, np.int64))
@@ -358,7 +355,7 @@ def _cut_evenly(data: Buffer | Bytes, start: int, size: int, step: int, count: i
 
 
 def _bodies(data: Buffer | Bytes, starts: Longs, sizes: Longs) -> Iterable[Buffer | Bytes]:
-    """Return the bodies of SIZES at STARTS. Those of one size, evenly spaced but for the first, are cut by one call."""
+    """Return the bodies of SIZES at STARTS. Bodies of one size at equal distances, except the first, are fast."""
     if len(starts) > _EVEN_LEAST and _is_even(starts[1:], sizes[1:], len(data)):
         size, step = int(sizes[1]), int(starts[2] - starts[1])
         array, at = as_bytes(data), int(starts[1])
@@ -372,7 +369,7 @@ def _bodies(data: Buffer | Bytes, starts: Longs, sizes: Longs) -> Iterable[Buffe
 
 
 def _is_even(starts: Longs, sizes: Longs, room: int) -> bool:
-    """Do ranges of one size, no large one, stand at equal distances inside ROOM bytes?"""
+    """Are the ranges of one small size, at equal distances, and inside ROOM bytes?"""
     size, steps = int(sizes[0]), np.diff(starts)
     even = bool((steps == steps[0]).all()) and bool((sizes == size).all())
     inside = int(starts[0]) >= 0 and int(starts[-1]) + size <= room
@@ -380,17 +377,17 @@ def _is_even(starts: Longs, sizes: Longs, room: int) -> bool:
 
 
 def crc_mismatches(data: Buffer | Bytes, columns: RunColumns) -> NDArray[np.bool_]:
-    """Tell for each record whether its body contradicts its CRC; an empty body never does, as in Apache's check."""
+    """Return for each record whether its body contradicts its CRC. An empty body never does, as in RocketMQ."""
     crcs = body_crcs(data, columns.body_start, columns.body_size)
     wrong: NDArray[np.bool_] = crcs != columns.body_crc
     return wrong & (columns.body_size > 0)
 
 
 def torn(data: Buffer | Bytes, columns: RunColumns) -> NDArray[np.bool_]:
-    """Tell for each record whether a part behind its body was never written: zeros stand there, as no broker's do.
+    """Return for each record whether a part after its body was never written: it has zeros, which no broker writes.
 
-    No CRC covers topic and properties. What was not written are whole pages, so it reaches one end of either. A record
-    that is rolled back is not torn, for nobody is given it. Records must be well formed.
+    No CRC covers topic and properties. The file system loses complete pages, so the zeros reach one end of either. A
+    record that is rolled back is not torn, because it is never delivered. Records must be well formed.
     """
     array = as_bytes(data)
     unwritten = np.zeros(len(columns), np.bool_)
@@ -405,7 +402,7 @@ def torn(data: Buffer | Bytes, columns: RunColumns) -> NDArray[np.bool_]:
 
 
 def impossible_places(columns: RunColumns) -> NDArray[np.bool_]:
-    """Tell for each record whether its queue, or its number there, cannot be: no CRC covers them, so it is damaged.
+    """Return for each record whether its queue id or queue offset is impossible. No CRC covers these: it is damaged.
 
     A record that is rolled back is in no queue.
     """
@@ -417,7 +414,7 @@ def impossible_places(columns: RunColumns) -> NDArray[np.bool_]:
 
 
 def is_sound(record: Buffer) -> bool:
-    """Is RECORD one whole record whose lengths agree and whose body fits its CRC? (An empty body always does.)"""
+    """Is RECORD one complete record with consistent lengths, whose body matches its CRC or is empty?"""
     size = len(record)
     if size < LEAST_SIZE:
         return False
@@ -445,7 +442,7 @@ def is_sound(record: Buffer) -> bool:
 
 
 def topic_is(data: Buffer | Bytes, columns: RunColumns, topic: str) -> NDArray[np.bool_]:
-    """Tell for each record whether it is of TOPIC."""
+    """Return for each record whether its topic is TOPIC."""
     wanted = topic.encode()
     same_size: NDArray[np.bool_] = columns.topic_size == len(wanted)
     return bytes_at(as_bytes(data), columns.topic_start, wanted) & same_size

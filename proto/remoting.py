@@ -1,4 +1,4 @@
-"""The remoting command of Apache RocketMQ: one request or answer as a frame.
+"""The remoting command of Apache RocketMQ: one request or answer, as a frame.
 
     int32   length           of all that follows
     uint32  kind << 24 | n   kind of the header, 0 JSON, 1 ROCKETMQ; n its length
@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
-#: A frame of more is refused by Apache's brokers, unless they were told otherwise.
+#: Apache RocketMQ's brokers refuse larger frames by default.
 REQUEST_MAX: Final = 16 << 20
-#: The release that a command says it speaks: 5.5.0.
+#: The RocketMQ version in each command: 5.5.0.
 VERSION: Final = 513
 SUCCESS: Final = 0
 NOT_SUPPORTED: Final = 3
@@ -37,7 +37,7 @@ _LENGTH: Final = struct.Struct(">i")
 _HEAD: Final = struct.Struct(">hBhii")
 _NAME: Final = struct.Struct(">h")
 _JSON_KIND, _ROCKETMQ_KIND = 0, 1
-#: By the number that a ROCKETMQ header has for them.
+#: By the number in a ROCKETMQ header.
 _LANGUAGES: Final = (
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST",
     "NODE_JS",
@@ -46,7 +46,7 @@ _HEADER_MAX: Final = (1 << 24) - 1
 
 
 class RequestCode(IntEnum):
-    """The requests of replication, and those that tell what a broker is."""
+    """The requests for replication, and those that identify a broker."""
 
     GET_ALL_TOPIC_CONFIG = 21
     GET_BROKER_CONFIG = 26
@@ -65,7 +65,7 @@ class RequestCode(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemotingCommand:
-    """One request, or the answer to one: then CODE says what became of it, 0 success, and REMARK why not."""
+    """One request, or the answer to one. In an answer, CODE is its result (0 is success) and REMARK the reason."""
 
     code: int
     opaque: int = 0
@@ -75,7 +75,7 @@ class RemotingCommand:
     body: bytes = b""
     version: int = VERSION
     language: str = "PYTHON"
-    #: Is the header JSON? An answer's is as its request's was.
+    #: Is the header JSON? An answer has the kind of header of its request.
     is_json: bool = True
 
     @property
@@ -84,7 +84,7 @@ class RemotingCommand:
 
     @property
     def wants_answer(self) -> bool:
-        """Is it a request that is to be answered?"""
+        """Is it a request that requires an answer?"""
         return not self.flag & (_ANSWER | _ONE_WAY)
 
     def answer(
@@ -108,10 +108,10 @@ class RemotingCommand:
 
 
 def encode(command: RemotingCommand) -> bytes:
-    """Return the whole frame of COMMAND."""
+    """Return the complete frame of COMMAND."""
     header = _json_header(command) if command.is_json else _rocketmq_header(command)
     if len(header) > _HEADER_MAX:
-        raise ValueError(f"the header has {len(header):,} bytes, at most {_HEADER_MAX:,} fit")
+        raise ValueError(f"the header has {len(header):,} bytes, the limit is {_HEADER_MAX:,}")
     kind = _JSON_KIND if command.is_json else _ROCKETMQ_KIND
     size = _LENGTH.size + len(header) + len(command.body)
     return b"".join(
@@ -150,9 +150,9 @@ def _rocketmq_header(command: RemotingCommand) -> bytes:
 
 
 def decode(frame: bytes) -> RemotingCommand:
-    """Return the command of FRAME, which is what follows its length."""
+    """Return the command in FRAME, the bytes after the frame's length."""
     if len(frame) < _LENGTH.size:
-        raise ValueError(f"a frame of {len(frame)} bytes has no length of a header")
+        raise ValueError(f"a frame of {len(frame)} bytes is too short for a header length")
     (word,) = _LENGTH.unpack_from(frame)
     kind, size = word >> 24, word & _HEADER_MAX
     end = _LENGTH.size + size
@@ -163,19 +163,19 @@ def decode(frame: bytes) -> RemotingCommand:
         return _of_json(header, body)
     if kind == _ROCKETMQ_KIND:
         return _of_rocketmq(header, body)
-    raise ValueError(f"a header of kind {kind}: JSON (0) and ROCKETMQ (1) are known")
+    raise ValueError(f"a header of kind {kind}: only JSON (0) and ROCKETMQ (1) are known")
 
 
 def _of_json(header: bytes, body: bytes) -> RemotingCommand:
     try:
         head = json.loads(header)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"the header is no JSON: {error}") from None
+        raise ValueError(f"the header is not JSON: {error}") from None
     if not isinstance(head, dict):
-        raise ValueError("the header is no JSON object")
+        raise ValueError("the header is not a JSON object")
     fields = head.get("extFields") or {}
     if not isinstance(fields, dict):
-        raise ValueError("extFields is no JSON object")
+        raise ValueError("extFields is not a JSON object")
     return RemotingCommand(
         code=_int(head, "code"),
         opaque=_int(head, "opaque"),
@@ -222,7 +222,7 @@ def _of_rocketmq(header: bytes, body: bytes) -> RemotingCommand:
 
 
 def _piece(data: bytes, at: int, length: struct.Struct) -> tuple[bytes, int]:
-    """Return the bytes at AT whose LENGTH stands in front of them, and where they end."""
+    """Return the bytes at AT, whose LENGTH precedes them, and where they end."""
     (size,) = length.unpack_from(data, at)
     begin = at + length.size
     if size < 0 or begin + size > len(data):

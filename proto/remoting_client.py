@@ -1,9 +1,9 @@
-"""A TCP connection that carries remoting commands, from either end.
+"""TCP connections that carry remoting commands, for either end.
 
     async with await RemotingClient.connect("127.0.0.1:10911") as master:
         answer = await master.call(RequestCode.GET_ALL_TOPIC_CONFIG)
 
-A client has one request open at a time. It uses plaintext and no account: brokers that require either refuse it.
+A client has one open request at a time. It uses plaintext and no account: brokers that require either refuse it.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Final, Self
 from .errors import ConnectFailed, ConnectionLost, RequestTimeout, Unsupported
 from .remoting import SUCCESS, RemotingCommand, RequestCode, decode, encode
 
-#: 100,000 topics are some 20 MB.
+#: 100,000 topics take about 20 MB.
 ANSWER_MAX: Final = 256 << 20
 TIMEOUT_S: Final = 10.0
 
 
 async def read_command(reader: asyncio.StreamReader, size_max: int) -> RemotingCommand | None:
-    """Return the next command; None: the peer has closed. Raises ValueError for what is none, OSError."""
+    """Return the next command; None: the peer has closed. Raises ValueError for an invalid one, and OSError."""
     try:
         (size,) = struct.unpack(">i", await reader.readexactly(4))
         if not 4 <= size <= size_max:
-            raise ValueError(f"a frame of {size:,} bytes, 4 to {size_max:,} are taken")
+            raise ValueError(f"a frame of {size:,} bytes, must have 4 to {size_max:,}")
         return decode(await reader.readexactly(size))
     except asyncio.IncompleteReadError:
         return None
 
 
 class RemotingClient:
-    """The asking end of a connection to ADDRESS."""
+    """The client end of a connection to ADDRESS."""
 
     def __init__(
         self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -57,10 +57,10 @@ class RemotingClient:
         body: bytes = b"",
         timeout_s: float = TIMEOUT_S,
     ) -> RemotingCommand:
-        """Return the answer to the request CODE, which succeeded.
+        """Return the successful answer to the request CODE.
 
-        Raises Unsupported for another answer, ConnectionLost, RequestTimeout; after these two the connection is of no
-        use.
+        Raises Unsupported for any other answer, ConnectionLost, RequestTimeout. After these two the connection cannot
+        be used any more.
         """
         self._opaque += 1
         name = RequestCode(code).name if code in set(RequestCode) else f"request {code}"
@@ -77,11 +77,12 @@ class RemotingClient:
             ) from None
         except (OSError, ValueError) as error:
             raise ConnectionLost(
-                f"{self.address} failed amid {name}: {error}", address=self.address
+                f"the connection to {self.address} failed during {name}: {error}",
+                address=self.address,
             ) from None
         if answer.code != SUCCESS:
             raise Unsupported(
-                f"{self.address} answered {name} with code {answer.code}: {answer.remark[:200] or 'no word why'}",
+                f"{self.address} answered {name} with code {answer.code}: {answer.remark[:200] or 'no reason given'}",
                 address=self.address,
                 code=answer.code,
             )
@@ -91,9 +92,9 @@ class RemotingClient:
         while True:
             command = await read_command(self._reader, ANSWER_MAX)
             if command is None:
-                raise ConnectionResetError("it closed the connection")
+                raise ConnectionResetError("the peer closed the connection")
             if command.is_answer and command.opaque == request.opaque:
-                return command  # Others are late, or what the peer asks of its clients.
+                return command  # Others are late answers, or requests of the peer to its clients.
 
     @property
     def is_closed(self) -> bool:
@@ -101,7 +102,7 @@ class RemotingClient:
         return self._reader.at_eof() or self._writer.is_closing()
 
     def close(self) -> None:
-        """Let go of the connection at once. Twice is once."""
+        """Close the connection at once. Idempotent."""
         self._writer.close()
 
     async def __aenter__(self) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Old and new keys of settings, of servers and of clients. A section knows its own keys: others do not count there.
+#: Old and new keys of settings, of servers and of clients. They apply only to sections that have the new key.
 SETTINGS: Final = {
     "apache_followers": "java_slaves",
     "apache_host": "java_slaves_host",

@@ -1,13 +1,13 @@
-"""How many items each repeated field of a request may have, in every protocol that is served.
+"""The maximum number of items in each repeated field of a request, for every protocol that is served.
 
-    table = bounded(table)        # for a carrier: a request beyond a bound is INVALID_ARGUMENT, and no handler sees it
+    table = bounded(table)        # for a server: larger requests are INVALID_ARGUMENT, and handlers do not see them
 
-A bound keeps the event loop from being held by one request, before anybody is asked who sends it. Handlers may have
-lower ones of their own, where settings or sums matter. Items of large requests are counted before they are decoded
-(request_wire.py). A type is named once, wherever it occurs; a type without
-repeated fields costs nothing, and others two look-ups per field of a request.
+The limits keep one request from blocking the event loop before its sender is authenticated. Handlers may have lower
+limits of their own, for settings or sums. Items of large requests are counted before they are decoded
+(request_wire.py). A type has one entry, wherever it occurs. A type without repeated fields costs nothing, others two
+look-ups per field of a request.
 
-A test walks all requests that are served and finds each repeated field without a bound here.
+A test walks all requests that are served and fails if a repeated field has no limit here.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _V2: Final = "apache.rocketmq.v2"
 _OTLP: Final = "opentelemetry.proto.collector.metrics.v1"
 _CENSUS: Final = "opencensus.proto.agent.metrics.v1"
 
-#: By type and field. Where a handler has the exact limit of a setting, this one is beyond any sensible setting.
+#: By type and field. Where a setting is the exact limit, the value here is higher than any sensible setting.
 BOUNDS: Final[dict[str, int]] = {
-    # Official clients. They send one message, and acknowledge what one receive brought: 32.
+    # Official clients. They send one message, and acknowledge the messages of one receive: 32.
     f"{_V2}.SendMessageRequest.messages": 1_024,
     f"{_V2}.AckMessageRequest.entries": 1_024,
     f"{_V2}.Message.user_properties": 1_024,
@@ -43,7 +43,7 @@ BOUNDS: Final[dict[str, int]] = {
     f"{_V2}.Subscription.subscriptions": 10_000,
     f"{_V2}.Settings.client_properties": 1_024,
     f"{_V2}.SyncLiteSubscriptionRequest.lite_topic_set": 10_000,
-    # Messages of our own clients: columns, of which a million take some milliseconds.
+    # Messages of PocketMQ's clients: columns. A million items take a few milliseconds.
     f"{_V1}.ProduceRun.sizes": 1_000_000,
     f"{_V1}.LookedAt.steps": 1_000_000,
     f"{_V1}.AtomicCommitRequest.offsets": 1_000,
@@ -70,10 +70,10 @@ BOUNDS: Final[dict[str, int]] = {
     f"{_V1}.RouteRequest.topics": 100_000,
     f"{_V1}.BrokerRegistration.topics": 1_000_000,
     f"{_V1}.BrokerRegistration.gone": 1_000_000,
-    # Replicas: an epoch is an election.
+    # Replicas: one epoch per election.
     f"{_V1}.FollowHello.epochs": 1_000_000,
     f"{_V1}.FollowHello.state_versions": 1_024,
-    # What clients measure: further points are dropped (broker/metrics/opentelemetry.py).
+    # Metrics of clients: further points are dropped (broker/metrics/opentelemetry.py).
     f"{_OTLP}.ExportMetricsServiceRequest.resource_metrics": 1_024,
     f"{_OTLP}.Resource.attributes": 1_024,
     f"{_OTLP}.ResourceMetrics.scope_metrics": 1_024,
@@ -98,9 +98,9 @@ Check: TypeAlias = Callable[[Any], None]
 
 
 def bounded(table: MethodTable) -> MethodTable:
-    """Return TABLE, whose requests are checked before and after they are decoded.
+    """Return TABLE with a check of requests before and after they are decoded.
 
-    KeyError: a repeated field has no bound.
+    Raises KeyError if a repeated field has no limit.
     """
     return MethodTable(
         {
@@ -121,14 +121,14 @@ def is_repeated(field: FieldDescriptor) -> bool:
 
 class _Field(NamedTuple):
     name: str
-    #: None: it is one message.
+    #: None: the field is one message.
     limit: int | None
     inner: Check | None
 
 
 @cache
 def check_of(kind: Descriptor) -> Check | None:
-    """Return what checks messages of KIND and all in them; None: nothing in them is repeated."""
+    """Return a function that checks messages of KIND and all messages in them; None: they have no repeated fields."""
     fields = [found for field in kind.fields if (found := _field(field)) is not None]
     if not fields:
         return None

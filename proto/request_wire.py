@@ -1,14 +1,14 @@
-"""How many items an encoded request has, counted before it is decoded.
+"""Counts the items of an encoded request before it is decoded.
 
-Decoding makes an object of each item, and an empty one takes two bytes: a request of 8 MB would block the event loop
-for seconds, and take a gigabyte of memory with 64 MB, before anything could count its items. So large requests are
-walked first, field by field, without a look at the values. The walk ends at the first limit that is exceeded.
+Decoding creates an object for each item, and an empty item takes two bytes. A request of 8 MB would block the event
+loop for seconds, and one of 64 MB would take a gigabyte of memory, before any check could count its items. So large
+requests are scanned first, field by field, without decoding values. The scan ends at the first exceeded limit.
 
-Besides the limits of repeated fields: a field that is not repeated, and all unknown fields together, occur up to
-OCCURRENCES_MAX times in a message, and a walk has up to STEPS_MAX fields. Items of a field whose limit is MANY or more
-are counted and not walked. Groups, which no request here has, are refused.
+There are further limits: a field that is not repeated, and all unknown fields together, occur up to OCCURRENCES_MAX
+times in a message, and a scan covers up to STEPS_MAX fields. Items of a field whose limit is MANY or more are counted
+and not scanned. Groups, which no request here has, are refused.
 
-Text and bytes cost one step: a request with a large body costs some microseconds.
+Text and bytes cost one step: a request with a large body costs a few microseconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from google.protobuf.message import Message
 
 from .rpc.errors import BadRequest
 
-#: Requests below this are decoded at once.
+#: Smaller requests are decoded at once.
 WALKED_FROM_BYTES: Final = 16 * 1024
 OCCURRENCES_MAX: Final = 1_024
 STEPS_MAX: Final = 200_000
@@ -36,13 +36,13 @@ CheckData: TypeAlias = Callable[[bytes], None]
 class _Field(NamedTuple):
     name: str
     limit: int
-    #: What its items are, if they have repeated fields themselves.
+    #: The type of its items, if they have repeated fields themselves.
     inner: _Kind | None
 
 
 @dataclass(slots=True)
 class _Kind:
-    """A type of message: what its fields are, by number."""
+    """A type of message: its fields by number."""
 
     name: str
     fields: dict[int, _Field] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class _Kind:
 
 
 def check_data_of(kind: type[Message], bounds: Mapping[str, int]) -> CheckData | None:
-    """Return what checks encoded messages of KIND by BOUNDS, of type and field; None: nothing in them is repeated."""
+    """Return a check of encoded messages of KIND by BOUNDS (by type and field); None: they have no repeated fields."""
     found = _kind(cast(Descriptor, kind.DESCRIPTOR), bounds, {})
     if not found.has_repeated:
         return None
@@ -82,14 +82,14 @@ _UNKNOWN: Final = _Field("unknown fields", OCCURRENCES_MAX, None)
 
 
 class _Walk:
-    """A walk through DATA. What is cut off ends it: decoding says what is wrong."""
+    """A scan through DATA. It ends at truncated data: decoding reports the error."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._steps = 0
 
     def message(self, at: int, end: int, kind: _Kind) -> None:
-        """Count the fields of the message of KIND from AT to END; raise BadRequest for what exceeds a bound."""
+        """Count the fields of the message of KIND from AT to END; raise BadRequest if a limit is exceeded."""
         counts: dict[str, int] = {}
         try:
             while at < end:
@@ -120,7 +120,7 @@ class _Walk:
             )
 
     def _behind(self, wire_type: int, at: int) -> tuple[int, int]:
-        """Return where the content of a field that has a length begins (0: it has none), and where the field ends."""
+        """Return where the content of a field with a length begins (0: it has none), and where the field ends."""
         if wire_type == _SIZED:
             size, begin = self._number(at)
             return begin, begin + size
@@ -128,7 +128,7 @@ class _Walk:
             return 0, self._number(at)[1]
         if wire_type in (_EIGHT_BYTES, _FOUR_BYTES):
             return 0, at + (8 if wire_type == _EIGHT_BYTES else 4)
-        raise BadRequest("the request holds a group, and no request has one", field="group")
+        raise BadRequest("the request contains a group, which no request has", field="group")
 
     def _number(self, at: int) -> tuple[int, int]:
         """Return the varint at AT, and where it ends."""
@@ -143,4 +143,4 @@ class _Walk:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value, at + 1
-        raise IndexError("a number without an end")
+        raise IndexError("a varint has no end")

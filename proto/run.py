@@ -1,14 +1,14 @@
-"""A run: records of one queue, end to end, on their way into a store. Pure.
+"""A run: records of one queue, one after the other, to be appended to a store. No input or output.
 
-A few usual records (V1 between IPv4 hosts, no transaction) are read and patched one by one: each numpy call would cost
-more. For many there are columns (record_run.py). In most large runs, records differ in body, CRC, message id and keys
-only. Then one record is read, and the others are compared with it (`Alike`). Other runs are checked by columns, which
-find what is wrong.
+A few standard records (V1 between IPv4 hosts, no transaction) are read and patched one by one, because each numpy call
+would cost more. For many there are columns (record_run.py). In most large runs, records differ only in body, CRC,
+message id and keys. Then one record is parsed, and the others are compared with it (`Alike`). Other runs are checked by
+columns, which find the first error.
 
-The store owns four fields of a record. Queue offset (20) and log offset (28) are adjacent, and so are store time (56)
-and store host (64; both 12 later after an IPv6 born host). So two 16-byte assignments patch a whole run.
+The store sets four fields of a record. Queue offset (20) and log offset (28) are adjacent, and so are store time (56)
+and store host (64; both 12 later after an IPv6 born host). So two 16-byte assignments patch a complete run.
 
-A run from outside is checked. The first fault is reported with the index of the record, the field and its value.
+A run from a client is checked. The first error is reported with the index of the record, the field and its value.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ from .record_run import (
 )
 from .topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX, TOPIC_LENGTH_MAX
 
-#: More records are cheaper to read all at once.
+#: More records are cheaper to read by columns.
 FEW_MAX: Final = 16
-#: So many records of small runs are cheaper to patch all at once.
+#: From this many records of small runs on, it is cheaper to patch all runs by columns.
 _JOINED_LEAST: Final = 48
-#: So many records at most are compared with one of them; of more, columns cost hardly more.
+#: The maximum number of records that are compared with one of them; for more, columns cost hardly more.
 _ALIKE_MAX: Final = 1 << 13
-#: And so many bytes of topics and property strings: they are copied.
+#: The maximum size of their topics and property strings, which are copied.
 _ALIKE_BYTES_MAX: Final = 1 << 20
 
 _UNUSUAL: Final = SYS_TRANSACTION | SYS_BORN_V6 | SYS_STORE_V6 | SYS_NEEDS_UNWRAP | SYS_INNER_BATCH
@@ -79,7 +79,7 @@ _STAMP: Final = struct.Struct(">q4si")
 _OFFSETS: Final = np.dtype([("queue_offset", ">i8"), ("log_offset", ">i8")])
 _SIXTEEN: Final = f"V{_STAMP.size}"
 _NOWHERE: Final[Longs] = np.empty(0, np.int64)
-#: What of a head may differ from record to record.
+#: The fields of a head that may differ between records.
 _OWN_FIELDS: Final = np.dtype(
     {
         "names": ["total_size", "body_crc", "body_size"],
@@ -88,18 +88,18 @@ _OWN_FIELDS: Final = np.dtype(
         "itemsize": HEAD_SIZE,
     }
 )
-#: The properties whose values may.
+#: The properties whose values may differ.
 _OWN_NAMES: Final = (b"UNIQ_KEY", b"KEYS")
-#: Of those the characters may be: ASCII, but no space, and nothing that separates.
+#: These values must be ASCII without spaces and without characters that separate.
 _PLAIN_FIRST: Final = np.uint8(0x21)
 _PLAIN_COUNT: Final = np.uint8(0x7F - 0x21)
 _HEAD_BYTES: Final = f"V{HEAD_SIZE}"
-#: In runs of many up to so many bytes, looking for bytes is quicker than finding the properties.
+#: In many records of up to this size in all, a search for bytes is faster than finding the properties.
 _SEARCHED_MAX: Final = 16 * 1024
 
 
 class RecordPlace(NamedTuple):
-    """Where a record begins in its run, and its property string: positions and sizes, bytes."""
+    """The start and size of a record in its run, and of its property string, in bytes."""
 
     start: int
     size: int
@@ -108,13 +108,14 @@ class RecordPlace(NamedTuple):
 
 
 class Alike:
-    """Many records of the usual kind, of which but the first may be unlike the others.
+    """Many standard records that resemble each other, except perhaps the first one.
 
-    The others differ from the second in body, CRC and sizes, and in the values of `own`: those are ASCII, have one
-    size each, and no space. The first one of a producer that numbers its runs has a property more.
+    The others differ from the second in body, CRC and sizes, and in the values of `own`: those are ASCII without spaces
+    and of one size per property. The first record of an idempotent producer has one more property.
 
-    starts, sizes: of all;  size_range: the least and the largest size;  strings: the property strings of the first and
-    the second;  first, second: what these say;  own: by name, a row of bytes for each record from the second on.
+    starts, sizes: of all records;  size_range: the smallest and the largest size;  strings: the property strings of the
+    first and the second;  first, second: the properties in these;  own: by name, one row of bytes for each record from
+    the second on.
     """
 
     __slots__ = ("first", "own", "second", "size_range", "sizes", "starts", "strings")
@@ -136,11 +137,11 @@ class Alike:
 
 
 class Run:
-    """RECORDS for QUEUE of TOPIC, end to end, without the store's own fields: see `check_run`, `of`, `of_plain`.
+    """RECORDS for QUEUE of TOPIC, without gaps and without the store's own fields: see `check_run`, `of`, `of_plain`.
 
-    COLUMNS tell of them; or PLACES, if they are a few of the usual kind, or ALIKE, if they are many of it. With WHOLE
-    the run is one batch: it is never divided between two log files. `first` (queue offset), `log_offsets`, `end_offset`
-    and `store_ms` are what it was patched with last.
+    COLUMNS describe them; or PLACES, if they are a few standard records, or ALIKE, if they are many. With WHOLE the run
+    is atomic: it is never divided between two log files. `first` (queue offset), `log_offsets`, `end_offset` and
+    `store_ms` are the values of the last patch.
     """
 
     __slots__ = (
@@ -193,7 +194,7 @@ class Run:
     def of_plain(
         cls, topic: str, queue: int, records: Sequence[bytes], properties_sizes: Sequence[int]
     ) -> Self:
-        """Return RECORDS as `write_record` made them, between IPv4 hosts, with properties of PROPERTIES_SIZES."""
+        """Return RECORDS made by `write_record`, between IPv4 hosts, with properties of PROPERTIES_SIZES."""
         if len(records) > FEW_MAX or len(topic.encode()) > TOPIC_LENGTH_MAX:
             return cls.of(topic, queue, records)
         places = []
@@ -210,21 +211,19 @@ class Run:
             return len(self._places)
         return len(self.columns if self._alike is None else self._alike.sizes)
 
-    # --- what its records say
-
     @property
-    def is_few(self) -> bool:
-        """Is it handled one by one? Then it is usual."""
+    def is_small(self) -> bool:
+        """Is it processed record by record? Then all records are standard."""
         return self._places is not None
 
     @property
-    def is_usual(self) -> bool:
-        """Is it known that all records are V1 between IPv4 hosts, no part of a transaction, no batch?"""
+    def is_standard(self) -> bool:
+        """Are all records known to be V1 between IPv4 hosts, without a transaction or a batch?"""
         return self._places is not None or self._alike is not None
 
     @property
     def columns(self) -> RunColumns:
-        """The fields of the records, one array each; the store's own as `patch` filled them in."""
+        """The fields of the records, one array each; the store's own as `patch` set them."""
         if self._columns is None:
             self._columns = parse_run(self.records, starts_of(self.sizes))
             if len(self.log_offsets):
@@ -233,7 +232,7 @@ class Run:
 
     @property
     def properties(self) -> PropertyRanges:
-        """Where the properties of all records stand."""
+        """The ranges of the properties of all records."""
         if self._properties is None:
             self._properties = PropertyRanges(self.records, self.columns)
         return self._properties
@@ -272,7 +271,7 @@ class Run:
         return bytes(self.records[start : start + size])
 
     def may_have(self, hints: Sequence[bytes]) -> bool:
-        """May a record have a property in whose name one of HINTS stands? False is certain."""
+        """May a record have a property whose name contains one of HINTS? False is certain."""
         if self._alike is not None:
             return any(hint in string for string in self._alike.strings for hint in hints)
         if self._places is not None:
@@ -283,28 +282,26 @@ class Run:
         data = bytes(self.records)
         return any(hint in data for hint in hints)
 
-    def properties_of_few(self) -> list[dict[bytes, bytes]] | None:
-        """Return the properties of each record, as `PropertyRanges.find` finds them; None if there are many."""
+    def properties_if_small(self) -> list[dict[bytes, bytes]] | None:
+        """Return the properties of each record, as `PropertyRanges.find` does; None if there are many records."""
         if self._places is None:
             return None
         return [_pairs(self.property_string(row)) for row in range(len(self._places))]
 
     @property
     def alike(self) -> Alike | None:
-        """Its records, if they are many of which but the first may be unlike the others."""
+        """Its records, if they are many that resemble each other, except perhaps the first."""
         return self._alike
 
     @property
-    def sizes_of_few(self) -> list[int]:
-        """The size of each record; none if there are many."""
+    def sizes_if_small(self) -> list[int]:
+        """The size of each record; empty if there are many records."""
         return [place.size for place in self._places or ()]
 
-    # --- what the store fills in
-
     def patch(self, view: memoryview, first: int, log_offset: int, stamped: bytes) -> None:
-        """Fill the store's fields of all records in VIEW, a copy of them, and in the columns.
+        """Set the store's fields of all records in VIEW, a copy of them, and in the columns.
 
-        They get queue offsets from FIRST on, and lie end to end in the log from LOG_OFFSET on. STAMPED: see `stamp`.
+        They get queue offsets from FIRST on, and log offsets from LOG_OFFSET on, without gaps. STAMPED: see `stamp`.
         """
         self.first, self.end_offset = first, log_offset + len(self.records)
         (self.store_ms, _, _) = _STAMP.unpack(stamped)
@@ -340,7 +337,7 @@ class Run:
         columns.store_ms = np.full(count, self.store_ms, np.int64)
 
     def part(self, begin: int, end: int) -> Run:
-        """Return the records from BEGIN up to END as a run of their own."""
+        """Return the records from BEGIN up to END as a separate run."""
         sizes = self.sizes
         start = int(sizes[:begin].sum())
         records = memoryview(self.records)[start : start + int(sizes[begin:end].sum())]
@@ -351,7 +348,7 @@ class Run:
 def stamp_all(
     runs: Sequence[Run], view: memoryview, firsts: Sequence[int], log_offset: int, stamped: bytes
 ) -> RunColumns | None:
-    """Patch RUNS, of which VIEW is a copy, end to end; each gets queue offsets from its own of FIRSTS on.
+    """Patch RUNS, of which VIEW is a copy without gaps; each gets queue offsets from its entry in FIRSTS on.
 
     Return columns of all of them, if it was cheaper to patch all by columns; None if they were patched one by one.
     """
@@ -366,17 +363,17 @@ def stamp_all(
 
 
 def _are_joined(runs: Sequence[Run]) -> bool:
-    """Is it cheaper to process the records of RUNS all at once?"""
-    few = sum([len(run) for run in runs if run.is_few])
-    return few >= _JOINED_LEAST or not all([run.is_usual for run in runs])
+    """Is it cheaper to process the records of RUNS together?"""
+    few = sum([len(run) for run in runs if run.is_small])
+    return few >= _JOINED_LEAST or not all([run.is_standard for run in runs])
 
 
 def patch_together(
     runs: Sequence[Run], view: memoryview, firsts: Sequence[int], log_offset: int, stamped: bytes
 ) -> RunColumns:
-    """Patch RUNS, of which VIEW is a copy, end to end, by columns of them all; return these.
+    """Patch RUNS, of which VIEW is a copy without gaps, by columns of all records; return these.
 
-    Each gets queue offsets from its own of FIRSTS on; columns of its own stay as they are.
+    Each run gets queue offsets from its entry in FIRSTS on. The columns of single runs are not changed.
     """
     sizes = np.concatenate([run.sizes for run in runs])
     columns = parse_run(view, starts_of(sizes))
@@ -401,7 +398,7 @@ def stamp(store_timestamp_ms: int, host: Host) -> bytes:
 
 
 def _patch_columns(view: memoryview, columns: RunColumns, stamped: bytes) -> None:
-    """Fill the store's fields of the records in VIEW, which COLUMNS describe and hold."""
+    """Set the store's fields of the records in VIEW, and in COLUMNS, which describe them."""
     data = np.frombuffer(view, np.uint8)
     count, starts, sizes = len(columns), columns.starts, columns.sizes
     born_v6 = columns.sys_flag & SYS_BORN_V6
@@ -431,7 +428,7 @@ def _patch_at(
     log_offsets: Longs,
     stamped: bytes,
 ) -> None:
-    """Fill the store's fields of the records at STARTS in VIEW, which begin at BEHIND_HOSTS for what follows those."""
+    """Set the store's fields of the records at STARTS in VIEW. BEHIND_HOSTS: offset of the fields after the hosts."""
     # As plain bytes: a structured array would be written field by field.
     pairs = np.empty(len(starts), _OFFSETS)
     pairs["queue_offset"] = queue_offsets
@@ -456,14 +453,11 @@ def _pairs(string: bytes) -> dict[bytes, bytes]:
     return found
 
 
-# --- runs from outside
-
-
 def check_run(data: bytes, sizes: Sequence[int], topic: str, queue: int) -> Run:
-    """Return the run that a client sent for TOPIC and QUEUE, or say what is wrong with it.
+    """Return the run that a client sent for TOPIC and QUEUE, or raise an error.
 
-    Raises InvalidRecord (field, index and value named) or MessageTooLarge. Fields that the broker owns are not
-    looked at: they are overwritten.
+    Raises InvalidRecord (with field, index and value) or MessageTooLarge. Fields that the broker sets are not checked:
+    they are overwritten.
     """
     sizes = list(sizes)
     places = _read_few(data, sizes, topic, queue)
@@ -479,9 +473,9 @@ def check_run(data: bytes, sizes: Sequence[int], topic: str, queue: int) -> Run:
 def _read_few(
     data: bytes, sizes: Sequence[int], topic: str, queue: int
 ) -> list[RecordPlace] | None:
-    """Return where the records of SIZES in DATA, for TOPIC and QUEUE, are.
+    """Return the places of the records of SIZES in DATA, for TOPIC and QUEUE.
 
-    None: they are none or many, or something about them is wrong or unusual.
+    None: there are none or too many, or one is invalid or not standard.
     """
     if not 0 < len(sizes) <= FEW_MAX or not _make_up(sizes, data):
         return None
@@ -500,14 +494,14 @@ def _read_few(
 
 
 def _make_up(sizes: Sequence[int], data: bytes) -> bool:
-    """Can DATA be records of SIZES, of which there are some?"""
+    """Can DATA be records of SIZES, of which there is at least one?"""
     return min(sizes) >= LEAST_SIZE and sum(sizes) == len(data)
 
 
 def _read_usual(
     data: bytes, start: int, size: int, topic_part: bytes, queue: int
 ) -> RecordPlace | None:
-    """Return the record of SIZE bytes at START, inside DATA, if it is sound and of the usual kind."""
+    """Return the place of the record of SIZE bytes at START, inside DATA, if it is valid and standard."""
     total_size, magic, crc, queue_id, sys_flag, body_size = _HEAD.unpack_from(data, start)
     if (total_size, magic, queue_id) != (size, MAGIC_V1, queue) or sys_flag & _UNUSUAL:
         return None
@@ -527,7 +521,7 @@ def _read_usual(
 
 
 def _read_alike(data: bytes, sizes: Sequence[int], topic: str, queue: int) -> Alike | None:
-    """Return the records of SIZES in DATA, for TOPIC and QUEUE, if they are sound, of the usual kind, and alike."""
+    """Return the records of SIZES in DATA, for TOPIC and QUEUE, if they are valid, standard, and alike."""
     count = len(sizes)
     if not 1 < count <= _ALIKE_MAX or not _make_up(sizes, data):
         return None
@@ -562,10 +556,10 @@ def _string_at(data: bytes, place: RecordPlace) -> bytes:
 
 
 def _heads_alike(data: bytes, starts: Longs, sizes: Longs, tail_size: int, *, even: bool) -> bool:
-    """Do the heads of the records at STARTS in DATA fit SIZES and bodies, and are they the first one's in all else?
+    """Do the heads of the records at STARTS in DATA match SIZES and bodies, and do they otherwise equal the first one?
 
-    TAIL_SIZE is that of what stands behind each body; EVEN: all have one size. The store's own fields may differ in
-    what may be stored; then it is stored by another way.
+    TAIL_SIZE is the size of the part after each body; EVEN: all records have one size. The store's own fields may
+    differ in records that were stored before; those are processed in another way.
     """
     start, count = int(starts[0]), len(starts)
     wanted = np.empty(count, _OWN_FIELDS)
@@ -584,10 +578,10 @@ def _heads_alike(data: bytes, starts: Longs, sizes: Longs, tail_size: int, *, ev
 
 
 def _own_values(tails: Bytes, string: bytes) -> dict[bytes, Bytes] | None:
-    """Return the values of the properties that each record has its own of, by name.
+    """Return the values of the properties that differ between records, by name.
 
-    TAILS are what stands behind the bodies, a row each; the first ends with the property STRING. None: they differ in
-    something else, or in what is not so simple.
+    TAILS are the parts after the bodies, one row each; the first ends with the property STRING. None: something else
+    differs, or a value is not ASCII without spaces.
     """
     width = tails.shape[1]
     at = width - len(string)
@@ -609,13 +603,10 @@ def _own_values(tails: Bytes, string: bytes) -> dict[bytes, Bytes] | None:
     return None if odd.any() else own
 
 
-# --- runs from a log
-
-
 def stored_runs(data: bytes, log_offset: int) -> list[Run] | None:
-    """Return the records of DATA, which stands at LOG_OFFSET of a log, as runs in their order.
+    """Return the records of DATA, the bytes at LOG_OFFSET of a log, as runs in their order.
 
-    None: they are none or many, something about one is unusual or wrong, or DATA does not end with a record.
+    None: there are none or many, one is invalid or not standard, or DATA does not end with a record.
     """
     found: list[_Stored] = []
     start = 0
@@ -639,7 +630,7 @@ def stored_runs(data: bytes, log_offset: int) -> list[Run] | None:
 
 
 class _Stored(NamedTuple):
-    """What a record in the log says of itself."""
+    """The fields of a record in the log."""
 
     topic: str
     queue: int
@@ -649,13 +640,13 @@ class _Stored(NamedTuple):
 
 
 def _of_one_run(numbered: tuple[int, _Stored]) -> tuple[str, int, int, int]:
-    """Return what the records of a run have in common; NUMBERED is one, and which it is in the log."""
+    """Return the key that records of one run share. NUMBERED is a record and its index in the log."""
     row, record = numbered
     return record.topic, record.queue, record.queue_offset - row, record.store_ms
 
 
 def _read_stored(data: bytes, start: int, log_offset: int) -> _Stored | None:
-    """Return the record at START of DATA, which stands at LOG_OFFSET, if it is of the usual kind."""
+    """Return the record at START of DATA, the bytes at LOG_OFFSET, if it is standard."""
     body_start = start + _STORED_HEAD.size
     if body_start > len(data):
         return None
@@ -684,7 +675,7 @@ def _check_columns(data: bytes, sizes: Sequence[int], topic: str, queue: int) ->
     total = int(wanted_sizes.sum())
     if not len(sizes) or int(wanted_sizes.min()) < LEAST_SIZE or total != len(data):
         raise InvalidRecord(
-            f"sizes: {len(sizes)} records of together {total} bytes, at least {LEAST_SIZE} each, "
+            f"sizes: {len(sizes)} records with {total} bytes in all, at least {LEAST_SIZE} each, "
             f"but records has {len(data)} bytes",
             field="sizes",
         )
@@ -705,7 +696,7 @@ def _check_columns(data: bytes, sizes: Sequence[int], topic: str, queue: int) ->
     _require(columns.queue_id == queue, "queueId", columns.queue_id, f"but the run is for {queue}")
     _require(topic_is(data, columns, topic), "topic", columns.topic_size, f"is not {topic!r}")
     crc_ok = ~crc_mismatches(data, columns)
-    _require(crc_ok, "bodyCRC", columns.body_crc, "does not fit the body")
+    _require(crc_ok, "bodyCRC", columns.body_crc, "does not match the body")
     return columns
 
 

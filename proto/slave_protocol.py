@@ -1,20 +1,20 @@
-"""The protocol by which a slave of Apache RocketMQ gets its master's log: frames and reports, both ways. Pure.
+"""The protocol by which a slave of Apache RocketMQ copies its master's log: frames and reports, in both directions.
 
-Classic. The slave sends, in 8 bytes each, where its log ends, first to begin and then after each frame. The master
-sends frames of raw bytes, and one without bytes as a heartbeat:
+Classic. The slave sends the end of its log, in 8 bytes, at the start and after each frame. The master sends frames of
+raw bytes, and frames without bytes as heartbeats:
 
     slave   i64  end of its log
     master  i64  offset of the first byte;  i32 size, 0: heartbeat;  bytes
 
-Auto-switch, of controller mode, has a handshake first, and epochs:
+Auto-switch, in controller mode, has a handshake first, and epochs:
 
     slave   i32  1;  i16  1: begin with the newest file;  i16  1: learner;  i64  broker id
     master  i32  1;  i32  size of the entries;  i64 end of its log;  i32 last epoch;  per entry i32 epoch, i64 start
     slave   i32  2;  i64  end of its log
     master  i32  2;  i32  size;  i64 offset;  i32 epoch;  i64 its start;  i64 confirm offset;  bytes
 
-Frames may cut records anywhere, and are in one file. All integers are big-endian and signed. An impossible size or
-offset is a ValueError, and nothing is kept beyond one frame. Source: replication.md §2 and §4.
+Frames may end inside a record, and are inside one file. All integers are big-endian and signed. An impossible size or
+offset raises ValueError. No more than one frame is buffered. Source: replication.md §2 and §4.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-#: What an Apache slave's buffer takes; masters send 32 KiB unless haTransferBatchSize says otherwise.
+#: The buffer size of a RocketMQ slave. Masters send 32 KiB by default (haTransferBatchSize).
 FRAME_MAX: Final = (4 << 20) - 36
-#: More do not fit Apache's buffer of a handshake.
+#: The handshake buffer of RocketMQ has no space for more.
 EPOCHS_MAX: Final = 1_000
 
 _HANDSHAKE, _TRANSFER = 1, 2
@@ -39,7 +39,7 @@ _TRANSFER_HEAD: Final = struct.Struct(">iiqiqq")
 
 
 class LogFrame(NamedTuple):
-    """DATA of the master's log from OFFSET on; without any, a heartbeat. The rest is auto-switch's."""
+    """DATA of the master's log from OFFSET on; without data, a heartbeat. The other fields are for auto-switch."""
 
     offset: int
     data: bytes
@@ -49,7 +49,7 @@ class LogFrame(NamedTuple):
 
 
 class Handshake(NamedTuple):
-    """What a master in controller mode answers first: where its log ends, and which epoch began where."""
+    """The first answer of a master in controller mode: the end of its log, and the start of each epoch."""
 
     end: int
     last_epoch: int
@@ -64,7 +64,7 @@ def classic_report(end: int) -> bytes:
 def greeting(broker_id: int, *, learner: bool, newest_file: bool = False) -> bytes:
     """Return the handshake of slave BROKER_ID; send it in one piece.
 
-    LEARNER: it never counts among those that are in sync. NEWEST_FILE: if empty it takes only that.
+    LEARNER: it is never part of the in-sync set. NEWEST_FILE: if its log is empty, it copies only the newest file.
     """
     return _GREETING.pack(_HANDSHAKE, newest_file, learner, broker_id)
 
@@ -92,13 +92,13 @@ def transfer_frame(frame: LogFrame) -> bytes:
 
 
 class ClassicReports:
-    """The reports of a slave; only the last whole one counts."""
+    """Reads the reports of a slave. Only the last complete one counts."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> int | None:
-        """Take DATA; return the newest end that it tells, None: it tells none. ValueError for one below 0."""
+        """Add DATA; return the newest reported end, None: there is none. Raises ValueError for a negative one."""
         data = self._rest + data
         whole = len(data) - len(data) % _REPORT.size
         self._rest = data[whole:]
@@ -106,18 +106,18 @@ class ClassicReports:
             return None
         end: int = _REPORT.unpack_from(data, whole - _REPORT.size)[0]
         if end < 0:
-            raise ValueError(f"a slave says that its log ends at {end}")
+            raise ValueError(f"a slave reports {end} as the end of its log")
         return end
 
 
 class ClassicFrames:
-    """The frames of a classic master."""
+    """Reads the frames of a classic master."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[LogFrame]:
-        """Take DATA; return the frames that are whole now. Raises ValueError for one that cannot be."""
+        """Add DATA; return the frames that are now complete. Raises ValueError for an impossible one."""
         self._buffer += data
         frames: list[LogFrame] = []
         at, have = 0, len(self._buffer)
@@ -135,13 +135,13 @@ class ClassicFrames:
 
 
 class AutoSwitchFrames:
-    """The handshake and the frames of a master in controller mode."""
+    """Reads the handshake and the frames of a master in controller mode."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[LogFrame | Handshake]:
-        """Take DATA; return what is whole now. Raises ValueError for a frame that cannot be."""
+        """Add DATA; return what is now complete. Raises ValueError for an impossible frame."""
         self._buffer += data
         found: list[LogFrame | Handshake] = []
         at, have = 0, len(self._buffer)
@@ -156,7 +156,7 @@ class AutoSwitchFrames:
         return found
 
     def _one(self, view: memoryview) -> tuple[LogFrame | Handshake, int] | None:
-        """Return the first of VIEW and its length; None: it is not whole."""
+        """Return the first item of VIEW and its length; None: it is incomplete."""
         state, size = _STATE_AND_SIZE.unpack_from(view)
         if state == _HANDSHAKE:
             if size % _EPOCH.size:
@@ -184,10 +184,10 @@ class AutoSwitchFrames:
 def _check(offset: int, size: int, most: int) -> None:
     if not 0 <= size <= most:
         raise ValueError(
-            f"a master's frame of {size:,} bytes, at most {most:,} are taken: see haTransferBatchSize there"
+            f"a master's frame of {size:,} bytes, the limit is {most:,}: lower haTransferBatchSize on the master"
         )
     if offset < 0:
-        raise ValueError(f"a master's frame stands at {offset}")
+        raise ValueError(f"a master's frame has the offset {offset}")
 
 
 def consistent_end(
@@ -196,10 +196,10 @@ def consistent_end(
     theirs: tuple[tuple[int, int], ...],
     their_end: int,
 ) -> int | None:
-    """Return up to where two logs are one, by the epochs of each; None: they have no epoch in common.
+    """Return the offset up to which two logs are equal, by the epochs of each; None: they have no epoch in common.
 
     From the newest epoch of MINE down, the first that THEIRS has with the same start, and there the lesser of both
-    ends: Apache's `findConsistentPoint`.
+    ends. The same as RocketMQ's `findConsistentPoint`.
     """
     ends = _ends(theirs, their_end)
     for number in range(len(mine) - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""Times as people write and read them: durations ("1h30m"), and instants ("2026-12-24 18:00:00.000Z"). Pure."""
+"""Times as text: durations ("1h30m"), and points in time ("2026-12-24 18:00:00.000Z")."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _WHOLE = re.compile(r"(?:[0-9]{1,15}(?:ms|[dhms]))+")
 
 
 def parse_duration(text: str, *, field: str = "duration", max_ms: int | None = None) -> int:
-    """Return the milliseconds that TEXT says: whole numbers, each with its unit (d, h, m, s, ms), added up.
+    """Return the milliseconds in TEXT: the sum of whole numbers, each with its unit (d, h, m, s, ms).
 
-    Raises InvalidArgument, which names FIELD, for anything else, such as a number without a unit or more than MAX_MS.
+    Raises InvalidArgument, with FIELD, for anything else, such as a number without a unit or more than MAX_MS.
     """
     compact = text.replace(" ", "")
     if _WHOLE.fullmatch(compact) is None:
         raise InvalidArgument(
-            f"{field}: {text[:64]!r} is no length of time: write 500ms, 30s, 1h30m or 3d",
+            f"{field}: {text[:64]!r} is not a duration: write 500ms, 30s, 1h30m or 3d",
             field=field,
             value=text[:64],
         )
@@ -37,7 +37,7 @@ def parse_duration(text: str, *, field: str = "duration", max_ms: int | None = N
 
 
 def format_duration(duration_ms: int) -> str:
-    """Return DURATION_MS (not negative) as `parse_duration` reads it, largest units first: "1h30m", "0ms"."""
+    """Return DURATION_MS (not negative) in the form of `parse_duration`, largest units first: "1h30m", "0ms"."""
     parts = []
     for unit, unit_ms in _UNITS_MS.items():
         number, duration_ms = divmod(duration_ms, unit_ms)
@@ -46,12 +46,12 @@ def format_duration(duration_ms: int) -> str:
     return "".join(parts) or "0ms"
 
 
-#: The last millisecond of the year 9999; the calendar knows none after it.
+#: The last millisecond of the year 9999, the last year that `datetime` supports.
 LAST_MS: Final = 253_402_300_799_999
 
 
 def format_instant(instant_ms: int) -> str:
-    """Return INSTANT_MS, Unix milliseconds, in UTC; what is before 1970 or after 9999 as "5 ms"."""
+    """Return INSTANT_MS, Unix milliseconds, in UTC; before 1970 or after 9999 as "5 ms"."""
     if not 0 <= instant_ms <= LAST_MS:
         return f"{instant_ms} ms"
     seconds, ms = divmod(instant_ms, 1000)
@@ -59,13 +59,13 @@ def format_instant(instant_ms: int) -> str:
     return whole.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
 
-#: What looks like Unix seconds: 1973 to 5138. As milliseconds it would be in the first three years of Unix.
+#: The range of values that look like Unix seconds: 1973 to 5138. As milliseconds they would be before 1973, too.
 _SECONDS_MIN: Final = 10**8
 _SECONDS_END: Final = 10**11
 
 
 def check_unix_ms(instant_ms: int, field: str) -> int:
-    """Return INSTANT_MS; raise InvalidArgument, which names FIELD, for a number that looks like Unix seconds."""
+    """Return INSTANT_MS; raise InvalidArgument, with FIELD, for a number that looks like Unix seconds."""
     if _SECONDS_MIN <= instant_ms < _SECONDS_END:
         raise InvalidArgument(
             f"{field} is {instant_ms}, which looks like Unix seconds: write milliseconds, {instant_ms * 1000}",

@@ -1,13 +1,13 @@
-"""What sides of a TLS connection show and believe, from files of their operators.
+"""TLS settings of clients and servers: certificates and trusted authorities from PEM files.
 
-A client believes the authorities in the PEM file `tls_ca`, or those of the system, and checks that the server's
-certificate is for the host that it dialled. It shows the certificate in `tls_cert` with `tls_key`, if it has one. What
-it is not given it takes from the environment: POCKETMQ_TLS (1, true, yes, on; 0, false, no, off), POCKETMQ_TLS_CA,
-POCKETMQ_TLS_CERT and POCKETMQ_TLS_KEY. Naming an authority or a certificate turns TLS on, unless it is turned off.
-Calls of a client with a user are signed: POCKETMQ_USER, and POCKETMQ_SECRET or the file POCKETMQ_SECRET_FILE.
+A client trusts the authorities in the PEM file `tls_ca`, or those of the system, and checks that the server's
+certificate is for the host that it connects to. It shows the certificate in `tls_cert` with `tls_key`, if it has one.
+For settings that are not given it uses the environment: POCKETMQ_TLS (1, true, yes, on; 0, false, no, off),
+POCKETMQ_TLS_CA, POCKETMQ_TLS_CERT and POCKETMQ_TLS_KEY. An authority or a certificate turns TLS on, unless it is turned
+off. Calls of a client with a user are signed: POCKETMQ_USER, and POCKETMQ_SECRET or the file POCKETMQ_SECRET_FILE.
 
-A server shows a certificate, with those between it and a root behind it, and has its key. It may ask who connects for
-one of the authorities that it is given; whoever shows none is refused at the handshake.
+A server shows a certificate, followed by those between it and a root, and has its key. It may require clients to show a
+certificate of one of the authorities in a file; all others are refused at the handshake.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .access.signing import own_credentials, signed_now
 from .errors import ConfigError
 from .renamed import VARIABLES
 
-#: Imported where they are needed: most commands speak plaintext, and cryptography takes 100 ms.
+#: Imported only where needed: most commands use plaintext, and cryptography takes 100 ms to import.
 if TYPE_CHECKING:
     import ssl
 
@@ -45,18 +45,18 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """Whom a client believes, and what it shows; TLS None: whether an authority or a certificate is named."""
+    """The authorities that a client trusts, and its certificate. TLS None: use TLS if either is given."""
 
     tls: bool | None = None
     ca: str = ""
     cert: str = ""
     key: str = ""
-    #: By whom calls are signed (access/signing.py); empty: they are not.
+    #: The user that signs calls (access/signing.py); empty: calls are not signed.
     user: str = ""
     secret: str = field(default="", repr=False)
 
     def or_environment(self) -> Trust:
-        """Return this, and what it leaves open as the environment says. Raises ConfigError."""
+        """Return this with the missing values from the environment. Raises ConfigError."""
         for old, new in VARIABLES.items():
             if os.environ.get(old):
                 raise ConfigError(f"${old} was renamed: set ${new}", field=old)
@@ -78,15 +78,15 @@ class Trust:
 
     @property
     def wanted(self) -> bool:
-        """Is it TLS?"""
+        """Is TLS used?"""
         return bool(self.ca or self.cert) if self.tls is None else self.tls
 
     def context(self) -> ssl.SSLContext | None:
-        """Return what handshakes need; None: it is plaintext. Raises ConfigError for files that cannot be used."""
+        """Return the context of handshakes; None: use plaintext. Raises ConfigError for files that cannot be used."""
         if bool(self.cert) != bool(self.key):
             missing = "tls_key" if self.cert else "tls_cert"
             raise ConfigError(
-                f"{missing} is empty: a certificate and its key are given together, or neither",
+                f"{missing} is empty: give a certificate and its key together, or neither",
                 field=missing,
             )
         if not self.wanted:
@@ -103,13 +103,13 @@ class Trust:
             context.load_default_certs()
         if self.cert:
             files = f"{self.cert} with {self.key}"
-            # A password is asked for where there is none to give: on the terminal.
+            # Without this, OpenSSL would ask for a password on the terminal.
             load = partial(context.load_cert_chain, self.cert, self.key, password=_no_password)
             _load("tls_cert", files, load)
         return context
 
     def dial(self, sign: Callable[[], Metadata] | None = None) -> Dial:
-        """Return what opens channels. Calls are signed by `user`, or as SIGN then returns. Raises ConfigError."""
+        """Return a factory of channels. Calls are signed by `user`, or by SIGN. Raises ConfigError."""
         from .rpc.channel import Http2Channel
 
         tls = self.context()
@@ -124,23 +124,20 @@ class Trust:
 
 
 def _no_password() -> str:
-    raise ValueError("the key has a password: give one without")
+    raise ValueError("the key has a password: use one without")
 
 
 def _load(field: str, files: str, load: Callable[[], None]) -> None:
-    """Do LOAD, which reads FILES; raise ConfigError, with the name of FIELD, if they are of no use."""
+    """Call LOAD, which reads FILES; raise ConfigError, with the name of FIELD, if they are invalid."""
     try:
         load()
     except (OSError, ValueError) as error:  # ssl's errors are OSErrors.
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"{field}: {files} cannot be used: {str(reason).lower().replace('_', ' ')}; PEM files are wanted",
+            f"{field}: {files} cannot be used: {str(reason).lower().replace('_', ' ')}. Give PEM files",
             field=field,
             value=files,
         ) from error
-
-
-# --- servers
 
 
 def check_tls(section: str, certificate: str, key: str) -> None:
@@ -148,7 +145,7 @@ def check_tls(section: str, certificate: str, key: str) -> None:
     if bool(certificate) != bool(key):
         missing = "tls_key" if certificate else "tls_cert"
         raise ConfigError(
-            f"{section}.{missing} is empty: a certificate and its key are set together, or neither",
+            f"{section}.{missing} is empty: set a certificate and its key together, or neither",
             field=missing,
         )
 
@@ -156,7 +153,7 @@ def check_tls(section: str, certificate: str, key: str) -> None:
 def read_certificate(
     read: Callable[[str], bytes], section: str, chain_path: str, key_path: str
 ) -> Certificate:
-    """Return what the operator's files hold, which READ reads.
+    """Return the content of the operator's files, which READ reads.
 
     Settings SECTION.tls_cert and SECTION.tls_key name the files.
     """
@@ -170,7 +167,7 @@ def read_certificate(
     except ValueError as error:
         raise ConfigError(
             f"{section}.{chain_field}: {chain_path} with {key_path} cannot be used:"
-            f" {error}; both are PEM files, the key without a password",
+            f" {error}. Give PEM files, the key without a password",
             field=chain_field,
         ) from error
     return Certificate(chain=chain, key=key)
@@ -188,7 +185,7 @@ def read_pem(read: Callable[[str], bytes], section: str, field: str, path: str) 
 
 
 def read_authorities(read: Callable[[str], bytes], section: str, field: str, path: str) -> bytes:
-    """Return the PEM at PATH, which setting SECTION.FIELD names: whose certificates the other side has to show.
+    """Return the PEM at PATH (setting SECTION.FIELD): the authorities that sign the other side's certificates.
 
     Raises ConfigError.
     """
@@ -202,7 +199,7 @@ def read_authorities(read: Callable[[str], bytes], section: str, field: str, pat
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise ConfigError(
-            f"{section}.{field}: {path} cannot be used: {reason}: it is a PEM file with certificates of authorities",
+            f"{section}.{field}: {path} cannot be used: {reason}. Give a PEM file with certificates of authorities",
             field=field,
         ) from error
     return found
@@ -217,8 +214,11 @@ def parsed_certificate(chain: bytes, key: bytes) -> x509.Certificate:
     certificate = x509.load_pem_x509_certificates(chain)[0]
     try:
         private = load_pem_private_key(key, password=None)
-    except (TypeError, UnsupportedAlgorithm) as error:  # It has a password, or is of no known kind.
+    except (
+        TypeError,
+        UnsupportedAlgorithm,
+    ) as error:  # The key has a password, or is of an unknown kind.
         raise ValueError(str(error)) from error
     if private.public_key() != certificate.public_key():
-        raise ValueError("the key is not that of the certificate")
+        raise ValueError("the key does not belong to the certificate")
     return certificate

@@ -1,10 +1,10 @@
-"""Names of topics and groups: the rules, the topics of the system, retry and dead-letter topics.
+"""Names of topics and groups: the rules, the system topics, retry and dead-letter topics.
 
-There are two rules. A *new* name has the characters that Apache's TopicValidator allows. An *existing* name may be any
-that a store can hold: Java's broker makes a topic of its host's name, and older ones made names without a check. The
-calls that create something ask for the first rule, all others for the second one.
+There are two rules. A *new* name has the characters that RocketMQ's TopicValidator allows. An *existing* name may be
+any that a store can contain: RocketMQ's broker creates a topic with the name of its host, and older versions did not
+check names. Calls that create something apply the first rule, all others the second one.
 
-Source: Apache's TopicValidator and TopicConfigManager of 5.5.0; store-format.md §1, §6.3.
+Source: TopicValidator and TopicConfigManager of RocketMQ 5.5.0; store-format.md §1, §6.3.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from .errors import InvalidName
 
 TOPIC_LENGTH_MAX: Final = 127
-#: `%RETRY%…` and `%DLQ%…` may be longer: they carry a group's name, and for pop also a topic's.
+#: `%RETRY%…` and `%DLQ%…` may be longer: they contain the name of a group, and for pop also of a topic.
 DERIVED_TOPIC_LENGTH_MAX: Final = 255
 GROUP_LENGTH_MAX: Final = 120
 
@@ -40,11 +40,11 @@ TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-#: Our own, in Apache's space of names.
+#: A topic of PocketMQ with a name like RocketMQ's system topics.
 COMMIT_TOPIC: Final = f"{SYSTEM_PREFIX}ATOMIC_COMMITS"
 
-#: The broker keeps marks of its own as committed offsets of groups that nobody reads with: the first dead letter that
-#: was not purged, and the commit records whose offsets and messages are done.
+#: The broker stores some positions as committed offsets of groups that have no consumers: the first dead letter that
+#: was not purged, and the commit records whose offsets and messages are processed.
 DEAD_LETTERS_GROUP: Final = "CID_RMQ_SYS_DEAD_LETTERS"
 COMMIT_OFFSETS_GROUP: Final = "CID_RMQ_SYS_ATOMIC_OFFSETS"
 COMMIT_COPIES_GROUP: Final = "CID_RMQ_SYS_ATOMIC_COPIES"
@@ -88,23 +88,23 @@ NOT_SENDABLE_TOPICS: Final = frozenset(
 
 _NEW_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _ALPHABET: Final = "letters, digits and _ - % |"
-#: A topic is a folder of the store, and its name must not lead out of the folder above it. Tables of offsets have "@"
-#: between topic and group, so a group may hold one: Java's proxy commits for `group@broadcast`.
+#: A topic is a folder of the store, so its name must not lead out of the parent folder. Tables of offsets have "@"
+#: between topic and group, so a group may contain one: RocketMQ's proxy commits for `group@broadcast`.
 _UNSAFE: Final = {
     "topic": re.compile(r"[/@\x00-\x1f\x7f-\x9f\ud800-\udfff]"),
     "group": re.compile(r"[/\x00-\x1f\x7f-\x9f\ud800-\udfff]"),
 }
-#: Bytes of an existing name: what the name of a folder may have.
+#: Bytes of an existing name: the limit of a folder's name.
 NAME_SIZE_MAX: Final = 255
 
 
 def check_topic(name: str) -> str:
-    """Return NAME if a store can hold a topic of this name; raise InvalidName otherwise."""
+    """Return NAME if a store can contain a topic of this name; raise InvalidName otherwise."""
     return _check_existing(name, "topic")
 
 
 def check_group(name: str) -> str:
-    """Return NAME if a store can hold a group of this name; raise InvalidName otherwise."""
+    """Return NAME if a store can contain a group of this name; raise InvalidName otherwise."""
     return _check_existing(name, "group")
 
 
@@ -130,7 +130,7 @@ def _check_existing(name: str, what: str) -> str:
     unsafe = _UNSAFE[what].search(name)
     if unsafe or name in (".", ".."):
         raise InvalidName(
-            f"the {what}'s name {name[:80]!r} holds {unsafe[0] if unsafe else name!r}: a store cannot hold it",
+            f"the {what}'s name {name[:80]!r} contains {unsafe[0] if unsafe else name!r}: a store cannot have it",
             field=what,
             value=name[:80],
         )
@@ -157,7 +157,7 @@ def _check_new(name: str, what: str, length_max: int) -> str:
     if not _NEW_NAME.fullmatch(name):
         bad = next(character for character in name if not _NEW_NAME.match(character))
         raise InvalidName(
-            f"the {what}'s name {name!r} holds {bad!r}: only {_ALPHABET} are allowed",
+            f"the {what}'s name {name!r} contains {bad!r}: only {_ALPHABET} are allowed",
             field=what,
             value=name,
         )
@@ -165,7 +165,7 @@ def _check_new(name: str, what: str, length_max: int) -> str:
 
 
 def is_system_topic(name: str) -> bool:
-    """Is NAME one of the topics that a broker makes for itself, whatever its cluster and name?"""
+    """Is NAME one of the topics that a broker creates for itself, whatever its cluster and name?"""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
 
 
@@ -175,12 +175,12 @@ def retry_topic(group: str) -> str:
 
 
 def dead_letter_topic(group: str) -> str:
-    """Return the topic in which messages end that GROUP could not consume."""
+    """Return the dead-letter topic of GROUP."""
     return DEAD_LETTER_PREFIX + group
 
 
 def system_topic_queues(cluster: str, broker: str) -> list[tuple[str, int, int]]:
-    """Return (name, number of queues, permission) of every topic that a broker of 5.5.0 makes at start."""
+    """Return (name, number of queues, permission) of each topic that a broker of 5.5.0 creates at its start."""
     inherit_all = PERMISSION_ALL | PERMISSION_INHERIT
     return [
         (SELF_TEST_TOPIC, 1, PERMISSION_ALL),

@@ -9,8 +9,8 @@ from .errors import ConfigError
 
 #: Line of each key by its path, such as ("broker", "port"), counted from 1.
 Lines = Mapping[tuple[str, ...], int]
-_DEPTH_MAX: Final = 3  # a section, its key, a key of that mapping; an alias could go round for ever
-#: What PyYAML raises for `2026-13-45`, `!!int x`, `!!bool x`, `!!timestamp x` and the like.
+_DEPTH_MAX: Final = 3  # a section, its key, a key of that mapping; an alias could be recursive
+#: The errors of PyYAML for `2026-13-45`, `!!int x`, `!!bool x`, `!!timestamp x` and the like.
 VALUE_ERRORS: Final = (ValueError, LookupError, AttributeError, ArithmeticError)
 
 
@@ -20,16 +20,16 @@ def shown(value: object) -> str:
 
 
 def read_yaml(text: str, name: str) -> dict[str, Any]:
-    """Return the mapping that TEXT, of the file NAME, is; raise ConfigError, for keys that stand twice too.
+    """Return the mapping in TEXT, the content of the file NAME; raise ConfigError, also for duplicate keys.
 
-    The file holds secrets: the error shows nothing of it but keys.
+    The file contains secrets: errors show nothing of it except keys.
     """
     return read_yaml_lines(text, name, secret=True)[0] if text else {}
 
 
 def read_yaml_lines(text: str, name: str, *, secret: bool = False) -> tuple[dict[str, Any], Lines]:
     """Return the document and the line of each section and key. SECRET: errors show no values."""
-    import yaml  # here, because a process without a configuration file need not pay for it
+    import yaml  # Here, because a process without a configuration file does not need it.
 
     try:
         root = yaml.compose(text, yaml.SafeLoader)
@@ -41,27 +41,27 @@ def read_yaml_lines(text: str, name: str, *, secret: bool = False) -> tuple[dict
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = name if mark is None else f"{name}:{mark.line + 1}"
-        problem = "put texts with other signs in quotes" if secret else error.problem
+        problem = "put texts with special characters in quotes" if secret else error.problem
         raise ConfigError(f"{where}: not YAML: {problem}", file=name) from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: not YAML: {str(error).splitlines()[0]}", file=name) from None
     except RecursionError:
-        raise ConfigError(f"{name}: its mappings and lists lie too deep", file=name) from None
+        raise ConfigError(f"{name}: mappings and lists are nested too deeply", file=name) from None
     except VALUE_ERRORS:
         raise ConfigError(
-            f"{name}: a value looks like a date or a number and is none: put it in quotes",
+            f"{name}: a value looks like a date or a number but is invalid: put it in quotes",
             file=name,
         ) from None
     if not isinstance(document, dict):
         found = type(document).__name__ if secret else shown(document)
-        raise ConfigError(f"{name}: sections are wanted, not {found}", file=name)
+        raise ConfigError(f"{name}: must be sections, not {found}", file=name)
     return document, lines
 
 
 def _collect_lines(
     node: Any, path: tuple[str, ...], lines: dict[tuple[str, ...], int], name: str
 ) -> None:
-    """Note the line of every key below NODE; refuse a key that stands twice, which YAML readers let pass."""
+    """Note the line of each key below NODE; refuse duplicate keys, which YAML readers accept."""
     import yaml
 
     if not isinstance(node, yaml.MappingNode) or len(path) == _DEPTH_MAX:

@@ -1,11 +1,10 @@
-"""Dispatch: the queue entries and index entries of records in the log.
+"""Dispatch: derives queue entries and index entries from records in the log.
 
 Each record gets a queue entry, except prepared and rolled-back transactions. A record of a topic with batch queues gets
 one only if it is an inner batch (properties INNER_NUM and INNER_BASE). message_index.py describes the index entries.
+Dispatch can be repeated: entries that exist already are recognised and left out.
 
-Everything derived can be derived again: entries that exist already are recognised and left out.
-
-Small batches, uniform batches and all others have their own methods, because they differ a lot in cost. If a batch has
+Small batches, uniform batches and all others have their own methods, because they differ much in cost. If a batch has
 very many keys, `DeferredIndexing` enters them later.
 
 Not thread-safe: the store's owner calls it.
@@ -113,7 +112,7 @@ class Dispatcher:
         entries: list[_Entries] = []
         keys: list[tuple[int, int]] = []
         for run in runs:
-            values = run.properties_of_few()
+            values = run.properties_if_small()
             if values is None or run.topic == SCHEDULE_TOPIC:
                 return False
             if any([len(each.get(b"KEYS", b"")) > _KEYS_OF_FEW_MAX for each in values]):
@@ -128,7 +127,7 @@ class Dispatcher:
                 last = _Entries(run.topic, run.queue, run.first, [], [], [])
                 entries.append(last)
             last.log_offsets.extend(offsets)
-            last.sizes.extend(run.sizes_of_few)
+            last.sizes.extend(run.sizes_if_small)
             last.codes.extend(map(tags_code, values))
         if index is not None and not index.takes_few(int(runs[0].log_offsets[0]), len(keys)):
             return False
@@ -159,7 +158,7 @@ class Dispatcher:
     def enter_stored(self, runs: Sequence[Run]) -> bool:
         """Enter RUNS, read from the end of the log, if each continues its queue.
 
-        False: call `dispatch`; some entries may exist already. Raises StoreFull or DiskFailure: likewise.
+        False: call `dispatch`, because some entries may exist already. Raises StoreFull or DiskFailure.
         """
         for run in runs:
             is_plain = _can_be_queue(run.topic, run.queue) and not self._queues.is_batch(run.topic)
@@ -170,7 +169,7 @@ class Dispatcher:
         return True
 
     def dispatch(self, data: Buffer | Bytes, columns: RunColumns) -> Placed:
-        """Enter the records that COLUMNS describe, in order of the log; return the fate of their queue entries.
+        """Enter the records that COLUMNS describe, in order of the log; return the counts of their queue entries.
 
         The records may belong to any queues and may be entered already. The columns contain the final log offsets,
         queue offsets and times. Raises StoreFull or DiskFailure: dispatch again to enter the rest.
@@ -195,7 +194,7 @@ class Dispatcher:
     def _put_off(
         self, array: Bytes, columns: RunColumns, topic: str | None, properties: PropertyRanges
     ) -> bool:
-        """Defer the keys of the records if they are too many or others wait; return whether they are deferred."""
+        """Defer the keys of the records if there are too many or others wait; return whether they are deferred."""
         late = self._deferred
         if late is None or not late.allowed:
             return False

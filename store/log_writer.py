@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 
 from ..proto import errors
+from ..proto.facts import Facts
 from ..proto.record import SYS_PREPARED, SYS_STORE_V6, SYS_TRANSACTION, Host
 from ..proto.record_run import Ints, Longs, parse_run, walk
 from ..proto.run import Run, stamp, stamp_all
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where a batch is: its records have the queue offsets from FIRST_QUEUE_OFFSET on and LOG_OFFSETS.
+    """The place of a batch: its records have the queue offsets from FIRST_QUEUE_OFFSET on and LOG_OFFSETS.
 
     All of it is on disk once the log is flushed up to END_OFFSET.
     """
@@ -48,11 +49,11 @@ class Appended:
 class LogWriter:
     """The writing half of a store.
 
-    host: stands in every record as its store host, see `write_as`;
+    host: the store host in each new record, see `write_as`;
     dispatched_offset: everything before it is in the queues and, except for deferred keys, in the index;
-    last_store_ms: store time of the newest record, below which none is ever stamped;
-    last_log_offset: where that record begins (None in an empty log).
-    ON_CAUGHT_UP is told the queues of what was stored, but can be read only from now on.
+    last_store_ms: store time of the newest record, the minimum for later ones;
+    last_log_offset: the start of that record (None in an empty log).
+    ON_CAUGHT_UP is called with the queues of messages that were stored earlier, but can be read only from now on.
     """
 
     def __init__(
@@ -79,16 +80,16 @@ class LogWriter:
         self.last_store_ms = max(newest_ms or 0, values.log_time_ms)
 
     def write_as(self, host: Host) -> None:
-        """Write records of HOST from now on; StoreMismatch for one that has no room in them."""
+        """Write records of HOST from now on; StoreMismatch if HOST does not fit into records."""
         if host.is_v6:
             raise errors.StoreMismatch(
-                f"store host {host}: records reserve 4 bytes for it, use an IPv4 address",
+                f"store host {host}: records have only 4 bytes for it, use an IPv4 address",
                 field="host",
             )
         self.host = host
 
     def begin_at(self, offset: int) -> None:
-        """Begin the log, which is empty, at OFFSET."""
+        """Begin the empty log at OFFSET."""
         self._log.files.start_at(offset)
         self.dispatched_offset = offset
 
@@ -123,7 +124,7 @@ class LogWriter:
                     columns = stamp_all(group, data, firsts, log_offset, stamped)
                     self._log.append(data)
                     written.append((group, None if columns is None else (data, columns)))
-            except BaseException:  # Also MemoryError: readers must not see a part of RUNS.
+            except BaseException:  # Even MemoryError: readers must not see a part of RUNS.
                 if self._log.max_offset != begin:
                     self._log.truncate(begin)
                 raise
@@ -138,7 +139,7 @@ class LogWriter:
         return _results(runs, (part for group, _ in written for part in group))
 
     def append_each(self, runs: Sequence[Run]) -> list[Appended | errors.PocketMQError]:
-        """Append RUNS in their order, each whole or not at all; return the result or the error of each.
+        """Append RUNS in their order, each completely or not at all; return the result or the error of each.
 
         One write serves all, if the log file has space for them.
         """
@@ -198,8 +199,8 @@ class LogWriter:
         return firsts
 
     def _check(self, run: Run) -> None:
-        """Refuse RUN if it has no place in its queue."""
-        if not run.is_usual:
+        """Refuse RUN if its queue cannot have its records."""
+        if not run.is_standard:
             _check_kinds(run.columns.sys_flag)
         if self._queues.is_batch(run.topic):
             raise errors.InvalidArgument(
@@ -209,13 +210,11 @@ class LogWriter:
                 value=run.topic,
             )
 
-    # --- files that age closes
-
     def roll_by_age(self) -> None:
-        """Close the newest log file if it is old enough, so that retention can take it though nothing is appended.
+        """Close the newest log file if it is old enough, so that retention can delete it even if nothing is appended.
 
-        Not as long as something of it is missing in its queue, nor in a store that takes no change, or follows a
-        master, which closes files.
+        It is not closed while its queue entries are incomplete, in a read-only or failed store, or in the log of a
+        follower, whose master closes files.
         """
         health = self._health
         changeable = not (health.failure or health.read_only or health.following)
@@ -226,26 +225,26 @@ class LogWriter:
                 self._health.fail(error)
 
     def _roll_by_age(self) -> None:
-        """Do that; everything is in its queue. Without room for another file the present one goes on."""
+        """Close the file. All its records have queue entries. Without space for another file, it stays open."""
         if not self._age.is_due(self._now_ms()):
             return
         try:
             self._log.roll()
         except errors.StoreFull as error:
             if not self._warned_of_age:
-                logger.warning("log file not closed by age", extra={"reason": error.message})
+                logger.warning("log file not closed by age %s", Facts(reason=error.message))
             self._warned_of_age = True
             return
         self._warned_of_age = False
         self.dispatched_offset = self._log.max_offset
 
     def _enter(self, runs: Sequence[Run], joined: Joined | None) -> None:
-        """Enter RUNS, which the log has, in queues and index. If that fails, they are late, but stored."""
+        """Enter RUNS, which are in the log, in queues and index. If that fails, they are late, but stored."""
         if not self._late:
             end = runs[-1].end_offset
             try:
                 self._dispatcher.enter(runs, joined)
-            except Exception as error:  # Also a bug: the producer must not send them again.
+            except Exception as error:  # Even for a bug: the producer must not send them again.
                 self._note_late(error, end)
             else:
                 self.dispatched_offset = end
@@ -257,8 +256,8 @@ class LogWriter:
             error = write_error(error, "derive queues from", self._log.files.folder)
         known = isinstance(error, errors.PocketMQError)
         logger.error(
-            "messages are in the log, but not in their queues yet",
-            extra={"end": end, "reason": str(error)},
+            "messages stored in the log, but not in their queues yet %s",
+            Facts(end=end, reason=str(error)),
             exc_info=None if known else error,
         )
         if isinstance(error, errors.DiskFailure):
@@ -272,18 +271,18 @@ class LogWriter:
             raise write_error(error, "derive queues from", folder) from error
 
     def enter_stored(self, begin: int, enter: Callable[[], object]) -> None:
-        """Derive by ENTER what the log took from BEGIN on, if that is where what is to be derived begins.
+        """Derive the records from BEGIN on with ENTER, if all earlier ones are derived.
 
-        `catch_up`, which is to follow, does so otherwise, or if ENTER returns False. Raises StoreFull or DiskFailure.
+        Otherwise, or if ENTER returns False, the following `catch_up` does so. Raises StoreFull or DiskFailure.
         """
         if self.dispatched_offset == begin and self._derive(enter) is not False:
             self.dispatched_offset = self._log.max_offset
 
     def catch_up(self) -> None:
-        """Derive queues and index for what the log took and they could not, if there is anything."""
+        """Derive queues and index for records that are only in the log, if there are any."""
         while self.dispatched_offset < self._log.max_offset:
             file = self._log.files.file_at(self.dispatched_offset)
-            assert file is not None, "the log has no holes behind what was dispatched"
+            assert file is not None, "the log has no holes after the dispatched part"
             at = self.dispatched_offset - file.start
             view = file.view[: file.position]
             starts, _ = walk(view, at)
@@ -295,7 +294,7 @@ class LogWriter:
             self._on_caught_up(late)
 
     def catch_up_if_possible(self) -> None:
-        """Do what `catch_up` does, unless it still fails: then the next append says why, or the next call tries."""
+        """Do the same as `catch_up`; if it still fails, the next append reports why, or the next call tries again."""
         if self.dispatched_offset < self._log.max_offset and self._health.failure is None:
             try:
                 self.catch_up()
@@ -306,7 +305,7 @@ class LogWriter:
 
 
 def _results(runs: Sequence[Run], parts: Iterator[Run]) -> list[Appended]:
-    """Return where each of RUNS is. PARTS are what was written, in order: each run, or its parts."""
+    """Return the place of each of RUNS. PARTS were written, in order: each run, or its parts."""
     results = []
     for run in runs:
         part = next(parts)
@@ -319,14 +318,14 @@ def _results(runs: Sequence[Run], parts: Iterator[Run]) -> list[Appended]:
 
 
 def _check_kinds(sys_flags: Ints) -> None:
-    """Refuse what has no place in a queue: a transaction's PREPARED and ROLLBACK types, and 16-byte store hosts."""
+    """Refuse records that queues cannot contain: PREPARED and ROLLBACK types, and 16-byte store hosts."""
     if not (sys_flags & (SYS_TRANSACTION | SYS_STORE_V6)).any():
         return
     for index, sys_flag in enumerate(sys_flags.tolist()):
         if sys_flag & SYS_STORE_V6:
-            problem = "reserves an IPv6 store host, but the broker fills in an IPv4 one"
+            problem = "reserves an IPv6 store host, but the broker has an IPv4 address"
         elif sys_flag & SYS_PREPARED:
-            problem = "says prepared or rolled back; such messages are stored in the half topic, without that type"
+            problem = "has the type prepared or rolled back; store it in the half topic, without that type"
         else:
             continue
         raise errors.InvalidRecord(

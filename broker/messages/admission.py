@@ -81,7 +81,7 @@ def admit(records: bytes, sizes: Sequence[int], topic: str, queue: int) -> Admit
     Raises InvalidRecord, MessageTooLarge or InvalidArgument, which name record, field and value.
     """
     run = check_run(records, sizes, topic, queue)
-    if run.is_usual:
+    if run.is_standard:
         return _judged(run, as_sent=True, checked=True)
     _check_batches(run.columns)
     as_sent = _fits(run.columns)

@@ -345,12 +345,12 @@ class MasterLink:
             self._call = call
             writing = asyncio.get_running_loop().create_task(self._write(call))
             self._user.connected(self.master, self.number)
-            call.hear(self._came)
+            call.deliver_to(self._came)
             while (frame := await call.read()) is not EOF:
                 await self._free()
                 self._came(frame)
                 await self._free()
-                call.hear(self._came)
+                call.deliver_to(self._came)
         except CallFailed as failure:
             return failure.details()
         finally:
@@ -385,7 +385,7 @@ class MasterLink:
             return
         self._busy = self._user.reply_came(self.number, gathered[0], gathered[1:])
         if self._busy is not None:
-            self._call.hear(None)
+            self._call.deliver_to(None)
 
     async def _free(self) -> None:
         """Wait until nothing blocks."""

@@ -1,1 +1,1 @@
-"""Users and permissions: Apache RocketMQ's ACL 2.0, for every server and for our own clients."""
+"""Users and permissions: Apache RocketMQ's ACL 2.0, for all servers and for PocketMQ's clients."""

@@ -1,4 +1,4 @@
-"""The audit log: a line for each refused or administrative call, with a limit of lines per minute."""
+"""The audit log: one line for each refused or administrative call, with a limit of lines per minute."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .signing import NO_USER
 
 AUDIT: Final = logging.getLogger("pocketmq.audit")
 LINES_MAX: Final = 600
-#: Of these, those that one host can use up.
+#: The share of LINES_MAX for one host.
 HOST_LINES_MAX: Final = 100
 _MINUTE_MS: Final = 60_000
-#: Official Go clients send these without a signature again and again, whatever the answer.
+#: Official Go clients send these without a signature, and repeat them whatever the answer is.
 _UNSIGNED: Final = "/opencensus.proto."
 #: Interval between log lines about such calls, and the number of hosts in one.
 UNSIGNED_MS: Final = 3_600_000
@@ -39,7 +39,7 @@ class Audit:
         self._counts: dict[tuple[str, ...], int] = {}
         self._by_host: dict[str, int] = {}
         self._lines = self._dropped = 0
-        #: Unsigned calls that were not logged yet, the hosts of some of them, and when to log them.
+        #: Unsigned calls not logged yet, some of their hosts, and when to log them.
         self._unsigned = 0
         self._unsigned_hosts: set[str] = set()
         self._unsigned_due_ms = 0
@@ -47,7 +47,7 @@ class Audit:
     def denied(self, method: str, peer: str, error: PocketMQError) -> None:
         """Note that ERROR refuses a call of METHOD from PEER.
 
-        The policy that decided is taken out of ERROR, for it may name what the caller may not see: it is logged only.
+        The policy that decided is removed from ERROR and only logged: it may name things that the caller may not see.
         """
         self._turn()
         policy = error.details.pop("policy", "")
@@ -77,10 +77,10 @@ class Audit:
         self._unsigned += 1
         if len(self._unsigned_hosts) < _UNSIGNED_HOSTS_MAX:
             self._unsigned_hosts.add(host)
-        self._tell_unsigned()
+        self._log_unsigned()
 
-    def _tell_unsigned(self) -> None:
-        """Tell of unsigned calls if there were any and it is time."""
+    def _log_unsigned(self) -> None:
+        """Log unsigned calls if there were any and UNSIGNED_MS have passed."""
         if self._unsigned and self._now_ms() >= self._unsigned_due_ms:
             hosts = ", ".join(sorted(self._unsigned_hosts))
             self._tell(
@@ -99,7 +99,7 @@ class Audit:
         minute = self._now_ms() // _MINUTE_MS
         if minute == self._minute:
             return
-        self._tell_unsigned()
+        self._log_unsigned()
         counts, dropped = self._counts, self._dropped
         self._minute, self._counts, self._by_host = minute, {}, {}
         self._lines = self._dropped = 0
@@ -108,7 +108,7 @@ class Audit:
                 again = {"user": user, "method": method, "host": host, "reason": reason}
                 self._tell("denied again", **again, count=count - 1)
         if dropped:
-            self._tell("denied, not told one by one", count=dropped)
+            self._tell("denied, not logged one by one", count=dropped)
 
     def _tell(self, what: str, **details: Any) -> None:
         cut = {

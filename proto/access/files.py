@@ -38,8 +38,8 @@ logger = logging.getLogger(__name__)
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 #: How often servers look whether the file has changed.
 LOOK_MS: Final = 1_000
-#: Changed users that are logged one by one after one reading.
-_TOLD_MAX: Final = 100
+#: Changed users that are logged one by one after one reload.
+_LOGGED_MAX: Final = 100
 
 
 class UserFile:
@@ -54,7 +54,7 @@ class UserFile:
         return read_users(read_yaml(text, str(self.path)), str(self.path))
 
     def mark(self) -> tuple[int, int, int] | None:
-        """Return what is another one when the file has changed; None: it is not there."""
+        """Return a value that differs when the file has changed; None: the file does not exist."""
         try:
             found = self.path.stat()
         except OSError:
@@ -63,7 +63,7 @@ class UserFile:
 
     @contextlib.contextmanager
     def change(self, *, make: bool = False) -> Iterator[MutableMapping[str, UserEntry]]:
-        """Yield the users in it, by name; write them when the block ends well. MAKE: where there is no file, one."""
+        """Yield the users by name, and write them when the block ends without an error. MAKE: create a missing file."""
         if make and not self.path.exists():
             self._write({})
         with self._alone():
@@ -75,7 +75,7 @@ class UserFile:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other commands from changing the file meanwhile."""
+        """Lock out other commands that change the file."""
         import fcntl  # Not on Windows, where servers do not run.
 
         while True:
@@ -83,7 +83,7 @@ class UserFile:
                 file = self.path.open("rb")
             except OSError as error:
                 raise ConfigError(
-                    f"{self.path}: it cannot be read: {error.strerror}", file=self.path
+                    f"{self.path}: cannot be read: {error.strerror}", file=self.path
                 ) from None
             with file:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -109,12 +109,12 @@ class UserFile:
                 raise
         except OSError as error:
             raise ConfigError(
-                f"{self.path}: it cannot be written: {error.strerror}", file=self.path
+                f"{self.path}: cannot be written: {error.strerror}", file=self.path
             ) from None
 
 
 class WatchedUsers:
-    """The guard of a server by the file of users at PATH, which it watches. Raises ConfigError."""
+    """The guard of a server, with the users of the file at PATH, which it watches. Raises ConfigError."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class WatchedUsers:
         cluster: str = "*",
         write: Callable[[str], None] = AUDIT.warning,
     ) -> None:
-        """NOW_MS is Unix time; PLAINTEXT and CLUSTER are as `Guard` has them; WRITE takes lines for the audit log."""
+        """NOW_MS is Unix time; PLAINTEXT and CLUSTER are those of `Guard`; WRITE takes lines for the audit log."""
         self._file = UserFile(path)
         self._audit = Audit(now_ms, write)
         self._mark = self._file.mark()
@@ -135,18 +135,18 @@ class WatchedUsers:
         self.guard = Guard(users, self._audit, plaintext=plaintext, cluster=cluster)
 
     def start(self) -> None:
-        """Watch the file from now on; on a running loop."""
+        """Watch the file from now on; the event loop must be running."""
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def stop(self) -> None:
-        """Watch it no more."""
+        """Stop watching."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait((self._watching,))
             self._watching = None
 
     def reload(self) -> None:
-        """Have the file read again, and those of secrets, whether they have changed or not."""
+        """Read the file and the files of secrets again, whether they have changed or not."""
         self._asked.set()
 
     async def _watch(self) -> None:
@@ -162,7 +162,7 @@ class WatchedUsers:
                     await self._read_again()
                 except ConfigError as error:
                     self._not_reloaded(error.message)
-                except Exception as bug:  # The edge. What it says may hold a secret.
+                except Exception as bug:  # Last resort. The text of the error may contain a secret.
                     self._not_reloaded(f"internal error: {type(bug).__name__}")
                     logger.error("%s", "".join(traceback.format_tb(bug.__traceback__)))
 
@@ -171,12 +171,12 @@ class WatchedUsers:
         self._audit.changed("users not reloaded", reason=reason)
 
     async def _read_again(self) -> None:
-        """Take what the file says now; what cannot be used changes nothing. Raises ConfigError."""
+        """Use the current content of the file; if it is invalid, change nothing. Raises ConfigError."""
         entries, users = await asyncio.to_thread(self._loaded)
         before, self._entries = self._entries, entries
         self.guard.replace(users)
         changes = list(_changes(before, entries))
-        for what, user in changes[:_TOLD_MAX]:
+        for what, user in changes[:_LOGGED_MAX]:
             self._audit.changed(what, user=user)
         self._audit.changed("users reloaded", users=len(entries), changes=len(changes))
 
@@ -185,7 +185,7 @@ class WatchedUsers:
         return entries, Users(entries.values(), read_secret)
 
     def own_credentials(self) -> tuple[str, str] | None:
-        """Return by whom this server signs what it asks of others: the first Super user; None: there is none."""
+        """Return the first Super user, who signs calls of this server to others; None: there is none."""
         user = self.guard.users.first_super
         return None if user is None else (user.name, user.secret.decode())
 
@@ -198,7 +198,7 @@ class WatchedUsers:
 def _changes(
     before: Mapping[str, UserEntry], after: Mapping[str, UserEntry]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what was done to which user."""
+    """Yield the changes as (event, user)."""
     for name, entry in after.items():
         old = before.get(name)
         if old is None:
@@ -215,9 +215,9 @@ def _without_policies(entry: UserEntry) -> tuple[Any, ...]:
 
 
 def signing(peers: Trust, users: WatchedUsers | None) -> Dial:
-    """Return what opens channels as PEERS says, of a server with USERS; raise ConfigError.
+    """Return a factory of channels to PEERS, for a server with USERS; raise ConfigError.
 
-    Calls are signed as the environment says, or else by a Super user of its own, as it is when the call is made.
+    Calls are signed by the user of the environment, or else by the first Super user of USERS at the time of the call.
     """
     signed = own_credentials(os.environ)
     if signed is not None:
@@ -228,5 +228,5 @@ def signing(peers: Trust, users: WatchedUsers | None) -> Dial:
 def watched_users(
     path: str, now_ms: Callable[[], int], *, plaintext: bool, cluster: str = "*"
 ) -> WatchedUsers | None:
-    """Return what guards a server by the file at PATH; None for no path: everybody may do everything there."""
+    """Return the guard of a server with the file of users at PATH; None for no path: callers may do everything."""
     return WatchedUsers(path, now_ms, plaintext=plaintext, cluster=cluster) if path else None

@@ -2,14 +2,14 @@
 
     guard = Guard(users, audit)
     table = guard.guarded(table, rules)          carriers serve this one
-    guard.replace(users)                         from now on, for streams that are open as well
+    guard.replace(users)                         new users, also for open streams
 
 A rule returns what a request needs. Each path must have one, or `guarded` raises. The caller is identified by its
 signature or its verified certificate, and its address by the socket. A call with a missing or wrong signature is
 refused before anything else happens.
 
 A stream is authenticated when it starts, and each message is authorized. When users change, open streams are checked
-again. Those with a permission that was revoked end UNAVAILABLE, so that the client reconnects and gets the reason.
+again. A stream that has lost a permission ends UNAVAILABLE, so that the client reconnects and gets the reason.
 
     Broker       Topic              Group              Cluster
       Produce      Pub
@@ -17,8 +17,8 @@ again. Those with a permission that was revoked end UNAVAILABLE, so that the cli
       …
     NameServer   Route: Pub, Sub or Get on each topic; Register: Update on the cluster
 
-Listing or counting everything of a kind needs List or Get on all of it (`Topic:*`, `Group:*`). Any user may look up
-brokers, ping them and ask for their time. Health and reflection need no user, because probes have no secrets.
+To list or count everything of a kind, a user needs List or Get on all of it (`Topic:*`, `Group:*`). Any user may look
+up brokers, ping them and ask for their time. Health and reflection need no user, because probes have no secrets.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ from .users import User, Users
 
 logger = logging.getLogger(__name__)
 
-#: Says what a request needs, one after the other.
+#: Yields what a request needs.
 Rule: TypeAlias = Callable[[Any], Iterable[policies.Need]]
-#: Needs of one stream that are asked again when users change; beyond, any change ends it.
+#: Needs remembered for one stream, to check them again when users change. With more, any change ends the stream.
 _NEEDS_MAX: Final = 1_000
-#: Clients with credentials at a server without users that are logged one by one.
+#: Clients with credentials that are logged one by one, at a server without users.
 _NOTICED_MAX: Final = 1_000
 
 
 def any_user(request: Any) -> Iterable[policies.Need]:
-    """Need any authenticated user, but no permission."""
+    """Require an authenticated user, but no permission."""
     return ()
 
 
 def anybody(request: Any) -> Iterable[policies.Need]:
-    """Ask for nothing: `guarded` leaves such a method as it is."""
+    """Require nothing: `guarded` leaves the method unchanged."""
     return ()
 
 
 class Caller(Protocol):
-    """What is known of who asks: the other end of the connection, and what proves a user."""
+    """What is known of the caller: the other end of the connection, and the proof of its user."""
 
     @property
     def peer(self) -> str: ...
@@ -77,18 +77,18 @@ class Caller(Protocol):
 
 
 class Refusal:
-    """How a call that is refused is answered: by its status. Services that do otherwise have another one."""
+    """How a refused call is answered: with its status. Services with other answers have subclasses."""
 
     def unary(self, method: Method, error: PocketMQError) -> Message:
-        """Return the answer to a call that ERROR refuses, or raise."""
+        """Return the answer to a call refused with ERROR, or raise it."""
         raise error
 
     def stream(self, method: Method, stream: Stream, error: PocketMQError) -> None:
-        """End STREAM, which ERROR refuses."""
+        """End STREAM, which is refused with ERROR."""
         stream.fail(error)
 
     def message(self, method: Method, stream: Stream, message: Any, error: PocketMQError) -> bool:
-        """Answer MESSAGE, which ERROR refuses; return whether STREAM continues."""
+        """Answer MESSAGE, which is refused with ERROR; return whether STREAM continues."""
         self.stream(method, stream, error)
         return False
 
@@ -111,19 +111,17 @@ class Guard:
         self._call_users: dict[str, _GuardedUser] = {}
 
     def replace(self, users: Users) -> None:
-        """Ask USERS from now on."""
+        """Use USERS from now on, and check open streams again."""
         self.users = users
         self._call_users.clear()
         for receiver in list(self._open):
             try:
                 receiver.look_again()
-            except Exception:  # The edge: the others are asked as well.
+            except Exception:  # One failure must not keep the other streams from being checked.
                 logger.exception("an open stream was not ended")
 
-    # --- who, and whether
-
     def caller(self, call: Caller) -> User:
-        """Return who sends CALL; raise NotAuthenticated."""
+        """Return the user of CALL; raise NotAuthenticated."""
         user = self.users.caller(call.metadata)
         if user is None:
             user = self.users.certified(call.certificate_names)
@@ -134,27 +132,27 @@ class Guard:
         return user
 
     def check_way(self, call: Caller, user: str = "", *, passed_on: bool = False) -> None:
-        """Raise NotAuthenticated if CALL comes in plaintext from another machine, and that is not accepted.
+        """Raise NotAuthenticated if CALL came in plaintext from another machine, unless that is allowed.
 
-        PASSED_ON: the peer relays a call of a client, which may be anywhere.
+        PASSED_ON: the peer relays the call of a client, which may be on any machine.
         """
         is_here = policies.is_loopback(host_of(call.peer)) and not passed_on
         if not (self._plaintext or call.is_secure or is_here):
             raise NotAuthenticated(
-                f"credentials came in plaintext from {host_of(call.peer)}: connect with TLS, or have the server take"
-                " them with plaintext_credentials: true",
+                f"credentials came in plaintext from {host_of(call.peer)}: connect with TLS, or set"
+                " plaintext_credentials: true on the server",
                 user=user,
             )
 
     def call_user(self, user: User) -> CallUser:
-        """Return USER as handlers of calls get it."""
+        """Return USER in the form for handlers of calls."""
         found = self._call_users.get(user.name)
         if found is None:
             found = self._call_users[user.name] = _GuardedUser(self, user.name)
         return found
 
     def check(self, call: Caller, rule: Rule, request: Any) -> User:
-        """Return who sends CALL; raise NotAuthenticated, or NotAuthorized for what RULE says of REQUEST."""
+        """Return the user of CALL. Raise NotAuthenticated, or NotAuthorized if RULE refuses REQUEST."""
         user = self.caller(call)
         if user.is_super:
             return user
@@ -167,11 +165,9 @@ class Guard:
         return user
 
     def denied(self, method: Method, call: CallContext, error: PocketMQError) -> None:
-        """Log that ERROR refuses CALL of METHOD, unless the request is malformed."""
+        """Log that CALL of METHOD was refused with ERROR, unless the request is malformed."""
         if isinstance(error, NotAuthenticated | NotAuthorized):
             self.audit.denied(method.path, call.peer, error)
-
-    # --- methods
 
     def guarded(
         self, table: MethodTable, rules: Mapping[str, Rule], refusal: Refusal | None = None
@@ -247,7 +243,7 @@ class Guard:
         return bidi
 
     def note(self, receiver: _GuardedReceiver, *, is_open: bool) -> None:
-        """Have RECEIVER look again when users change; no more, if it is not open."""
+        """Check RECEIVER again when users change, if IS_OPEN; otherwise no longer."""
         if is_open:
             self._open[receiver] = None
         else:
@@ -272,9 +268,9 @@ def _not_authorized(
 
 
 def noticing(table: MethodTable) -> MethodTable:
-    """Return TABLE of a server without users, that says once of each client that its credentials count for nothing.
+    """Return TABLE for a server without users. It logs once per client that credentials are ignored.
 
-    Streams are looked at when they begin: every client has one, and calls cost nothing more.
+    Only the start of a stream is checked. Every client has a stream, and other calls cost nothing more.
     """
     told: set[tuple[str, str]] = set()
 
@@ -301,7 +297,7 @@ def noticing(table: MethodTable) -> MethodTable:
 
 
 class _GuardedUser(CallUser):
-    """User NAME, of GUARD. Calls share it: one that knew its call would be a cycle of references each."""
+    """User NAME of GUARD. Calls share it: an object per call that refers to its call would be a reference cycle."""
 
     __slots__ = ("_guard", "name")
 
@@ -318,7 +314,7 @@ class _GuardedUser(CallUser):
 
 
 class _GuardedReceiver:
-    """The receiver of one open stream, which hears what its caller may send."""
+    """The receiver of one open stream. It passes on the messages that its caller may send."""
 
     __slots__ = (
         "_guard",
@@ -340,16 +336,16 @@ class _GuardedReceiver:
         self._rule = rule
         self._refusal = refusal
         self._stream = stream
-        #: None: it is refused, and nothing more is heard.
+        #: None: the stream is refused, and later messages are ignored.
         self._inner: Receiver[Any] | None = None
         #: The stream is refused at its first message: clients that write to an ended stream may not get the reason.
         self._refused: PocketMQError | None = None
         self._needs: dict[policies.Need, None] = {}
-        #: It got more than `_needs` says: as a Super user, or beyond what is remembered.
+        #: Was it allowed more than `_needs` contains? (A Super user, or more needs than are remembered.)
         self._has_forgotten = False
 
     def begin(self) -> None:
-        """Let the stream begin, or have it refused."""
+        """Start the stream, or refuse it."""
         try:
             user = self._guard.caller(self._stream)
             self._has_forgotten = user.is_super
@@ -376,7 +372,7 @@ class _GuardedReceiver:
         return self._inner.on_message(message)
 
     def _noted(self, message: Any) -> Iterable[policies.Need]:
-        """Return what MESSAGE needs, and remember it for when users change."""
+        """Return the needs of MESSAGE, and remember them for when users change."""
         needs = tuple(self._rule(message))
         if len(self._needs) > _NEEDS_MAX:
             self._needs.clear()
@@ -385,7 +381,7 @@ class _GuardedReceiver:
         return needs
 
     def look_again(self) -> None:
-        """End the stream unless all that it was allowed still is."""
+        """End the stream unless it is still allowed everything that it was allowed before."""
         try:
             user = self._guard.caller(self._stream)
             self._guard.check(self._stream, lambda needs: needs, self._needs)
@@ -394,11 +390,11 @@ class _GuardedReceiver:
                 return
         except PocketMQError as error:
             self._guard.denied(self._method, self._stream, error)
-        except Exception:  # The edge: what is not known to be allowed is not.
-            logger.exception("asking an open stream again failed path=%s", self._method.path)
+        except Exception:  # Without a certain permission, the stream ends.
+            logger.exception("open stream not checked again path=%s", self._method.path)
         self._guard.note(self, is_open=False)
         self._stream.fail(
-            ConnectionLost("what the user of this stream may do has changed: connect again")
+            ConnectionLost("the permissions of this stream's user have changed: connect again")
         )
 
     def _refuse(self) -> None:
@@ -422,17 +418,17 @@ class _GuardedReceiver:
 
 
 def _explained(error: PocketMQError) -> PocketMQError:
-    """Return ERROR, with a remedy if the call had no credentials."""
+    """Return ERROR, with advice if the call had no credentials."""
     if error.message != NO_USER:
         return error
     return NotAuthenticated(
-        f"{NO_USER.rstrip('.')}: this server has users, name one by user= and secret=, or by POCKETMQ_USER and"
+        f"{NO_USER.rstrip('.')}: this server has users. Give one with user= and secret=, or with POCKETMQ_USER and"
         " POCKETMQ_SECRET or POCKETMQ_SECRET_FILE"
     )
 
 
 class OwnRefusal(Refusal):
-    """Refuses one batch or fetch within its answer to PocketMQ's clients; the stream continues with the others."""
+    """Refuses one batch or fetch in the answer to a PocketMQ client; the stream continues with the others."""
 
     def unary(self, method: Method, error: PocketMQError) -> Message:
         return super().unary(method, _explained(error))

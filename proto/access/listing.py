@@ -1,4 +1,4 @@
-"""Which names the reader of a list, or of another reply, may see."""
+"""Filters the names in replies: users see only the topics and groups that they may list or read."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def visible(
     name_of: Callable[[T], str],
     need: Callable[[str, int], Need],
 ) -> list[T]:
-    """Return those of ROWS that the user of CALL may list; NEED makes a need of a name, NAME_OF, and actions.
+    """Return those of ROWS that the user of CALL may list; NEED makes a need of a name (NAME_OF a row) and actions.
 
-    A user who may list all of a kind is asked once, except about topics of groups and of the system: these need more.
+    If the user may list the whole kind, one check is enough, except for system topics and topics of groups.
     """
     sees_all = call.user.may(call, need("*", LIST | GET))
     kind = need("*", LIST | GET).type
@@ -33,7 +33,7 @@ def visible(
 
 
 class SeenNames:
-    """Which topics and groups the user of CALL may see; about each name the guard is asked once."""
+    """The topics and groups that the user of CALL may see. Each name is checked once."""
 
     def __init__(self, call: CallContext) -> None:
         self._call = call
@@ -56,5 +56,5 @@ class SeenNames:
 
     @property
     def hidden_topics(self) -> int:
-        """How many of the topics that it was asked about the user may not see."""
+        """The number of checked topics that the user may not see."""
         return sum(not seen for seen in self._topics.values())

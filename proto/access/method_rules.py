@@ -45,7 +45,7 @@ def _commit(request: pb.CommitOffsetsRequest) -> Needs:
     topics = {one.topic for one in request.offsets}
     if request.force or request.moved_by:
         yield policies.of_group(request.group, policies.UPDATE)
-        for topic in topics:  # A refusal says where its queues end.
+        for topic in topics:  # A refusal contains the end of the queue, which takes Get.
             yield policies.to_see_topic(topic)
         return
     yield policies.of_group(request.group)
@@ -54,7 +54,7 @@ def _commit(request: pb.CommitOffsetsRequest) -> Needs:
 
 
 def _group_offsets(request: pb.GroupOffsetsRequest) -> Needs:
-    """Where the request names no queues, the handler leaves out topics that the user may not see."""
+    """If the request names no queues, the handler leaves out topics that the user may not see."""
     yield policies.to_see_group(request.group)
     yield from _queue_offsets(request)
 
@@ -76,7 +76,7 @@ def _create_group(request: pb.CreateGroupRequest) -> Needs:
 
 
 def _lookup(cluster: str) -> Rule:
-    """Return the rule of look-ups: an id without a topic may be that of any record of the log."""
+    """Return the rule of look-ups. An id without a topic can belong to any record of the log."""
     reading = policies.SUB | policies.GET
 
     def rule(request: pb.LookupRequest) -> Needs:
@@ -88,7 +88,7 @@ def _lookup(cluster: str) -> Rule:
 
 
 def _ask_client(cluster: str) -> Rule:
-    """Return the rule of questions to clients: a refusal to try a message says where its queue ends."""
+    """Return the rule of questions to clients. A refusal to try a message contains the end of its queue."""
 
     def rule(request: pb.AskClientRequest) -> Needs:
         yield policies.of_cluster(cluster, policies.UPDATE)
@@ -107,14 +107,14 @@ def _resend(request: pb.ResendDeadLettersRequest) -> Needs:
     yield policies.of_group(request.group, policies.UPDATE)
     yield policies.of_topic(
         request.topic or "*", policies.PUB
-    )  # Without a topic each letter names its own.
+    )  # Without a topic, each dead letter names its own.
 
 
 def _end_transaction(request: pb.EndTransactionRequest) -> Needs:
     yield policies.of_topic(request.topic, policies.PUB)
     if (
         request.group != request.topic
-    ):  # Official clients have no group of producers: it is the topic.
+    ):  # Official clients have no producer group: they send the topic instead.
         yield policies.of_group(request.group, policies.PUB)
 
 
@@ -155,13 +155,13 @@ def _paths(service: str, rules: dict[str, Rule]) -> dict[str, Rule]:
     return {f"/{service}/{method}": rule for method, rule in rules.items()}
 
 
-#: Of the services that every server has in addition to its own.
+#: For the services that every server has in addition to its own.
 BESIDE: Final = {
     **_paths("grpc.health.v1.Health", dict.fromkeys(("Check", "List", "Watch"), anybody)),
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": anybody,
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": anybody,
 }
-#: Of a name server; its cluster is any.
+#: For a name server, which serves any cluster.
 NAME_SERVER: Final = {
     **BESIDE,
     **_paths(
@@ -180,7 +180,7 @@ NAME_SERVER: Final = {
 
 
 def broker_rules(cluster: str) -> dict[str, Rule]:
-    """Return the rules of a broker in CLUSTER, but those of official clients."""
+    """Return the rules of a broker in CLUSTER, except those for official clients."""
 
     def of_this(actions: int) -> Rule:
         return lambda request: (policies.of_cluster(cluster, actions),)

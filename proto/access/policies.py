@@ -2,7 +2,7 @@
 
     resource   `*`, or `Type:Name`: the type Topic, Group, Cluster or Namespace, the name literal, `prefix*` or `*`
     actions    of All, Pub, Sub, Create, Update, Delete, Get and List
-    sources    addresses and networks of callers; none: from everywhere
+    sources    addresses and networks of callers; none: any address
     decision   Allow or Deny
 
 A policy matches a need if its resource covers it, it has *any* of the needed actions, and the caller's address is
@@ -29,7 +29,7 @@ from ..topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
 POLICIES_MAX: Final = 1_000
 SOURCES_MAX: Final = 1_000
 RESOURCE_LENGTH_MAX: Final = 512
-#: Decisions that one user's policies remember; beyond, all are forgotten at once.
+#: Decisions cached per user. When the cache is full, it is emptied.
 _DECIDED_MAX: Final = 2_048
 _GROUP_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 _REPLY_SUFFIX: Final = "_REPLY_TOPIC"
@@ -38,7 +38,7 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-#: ints, of which one number holds several where any of them would do. Plain numbers: each call compares some.
+#: Bit masks: an int is a set of actions, any of which is enough. No enum, because each call compares some.
 PUB: Final = 1
 SUB: Final = 2
 CREATE: Final = 4
@@ -69,7 +69,7 @@ _TYPES: Final = {kind.lower(): kind for kind in (CLUSTER, NAMESPACE, TOPIC, GROU
 
 
 class Pattern(enum.IntEnum):
-    """How a policy names its resources, in the order in which policies decide."""
+    """How a policy names its resources, in order of precedence."""
 
     LITERAL = 0
     PREFIXED = 1
@@ -81,9 +81,9 @@ OTHERS: Final = "\0"
 
 
 class Need(NamedTuple):
-    """What a call needs: one of ACTIONS on the resource. NAME "*" is all of TYPE, and only rules for all cover it.
+    """What a call needs: one of ACTIONS on the resource. NAME "*" is all of TYPE: only a rule for all covers it.
 
-    NAME `OTHERS` is a name that no rule mentions: what rules for all allow, whatever rules for single names deny.
+    NAME `OTHERS` means all names without a rule of their own: only rules for all apply to it.
     """
 
     type: str
@@ -97,7 +97,7 @@ class Need(NamedTuple):
 
 
 class Resource(NamedTuple):
-    """What a policy is about: NAME is the text before the `*` of a prefix, and empty for ANY."""
+    """The resources of a policy: NAME is the text before the `*` of a prefix, and empty for ANY."""
 
     type: str
     pattern: Pattern
@@ -105,7 +105,7 @@ class Resource(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, where: str = "resource") -> Resource:
-        """Return the resource that TEXT names; raise ConfigError, which names WHERE it is."""
+        """Return the resource that TEXT names; raise ConfigError, which contains WHERE."""
         text = text.strip()
         if text == "*":
             return cls(ANY, Pattern.ANY, "")
@@ -114,8 +114,8 @@ class Resource(NamedTuple):
         name = name.strip()
         if not colon or found is None or not name or len(text) > RESOURCE_LENGTH_MAX:
             raise ConfigError(
-                f"{where}: {text[:80]!r} is no resource: * or Topic:, Group:, Cluster: or Namespace: with a name,"
-                f" prefix* or *, of at most {RESOURCE_LENGTH_MAX} characters",
+                f"{where}: {text[:80]!r} is not a resource. Write * or Topic:, Group:, Cluster:, Namespace: and a name,"
+                f" prefix* or *; the limit is {RESOURCE_LENGTH_MAX} characters",
                 field=where,
                 limit=RESOURCE_LENGTH_MAX,
                 value=text[:80],
@@ -131,7 +131,7 @@ class Resource(NamedTuple):
         return f"{self.type}:{self.name}{'*' if self.pattern is not Pattern.LITERAL else ''}"
 
     def covers(self, need: Need) -> bool:
-        """Is what NEED is about among the resources?"""
+        """Is the resource of NEED among these resources?"""
         if self.type == ANY:
             return True
         if self.type != need.type:
@@ -144,8 +144,8 @@ class Resource(NamedTuple):
 def of_topic(name: str, actions: int) -> Need:
     """Return what is needed for one of ACTIONS on topic NAME.
 
-    A topic of a group's retries or dead letters (`%RETRY%group`, `%DLQ%group`) needs the same action on the group, and
-    Sub on the group instead of Pub: its consumers write them.
+    A retry or dead-letter topic (`%RETRY%group`, `%DLQ%group`) needs the same action on the group, and Sub on the
+    group instead of Pub, because the consumers of the group write it.
     """
     if name.startswith("%"):
         for prefix in _GROUP_PREFIXES:
@@ -165,12 +165,12 @@ def of_group(name: str, actions: int = SUB) -> Need:
 
 
 def to_see_topic(name: str) -> Need:
-    """Return what is needed to see what topic NAME is, who reads it, and which brokers have it."""
+    """Return what is needed to see topic NAME: its settings, its readers, and the brokers that have it."""
     return of_topic(name, PUB | SUB | GET)._replace(apart=True)
 
 
 def to_see_group(name: str) -> Need:
-    """Return what is needed to see what consumer group NAME is, and what it reads."""
+    """Return what is needed to see consumer group NAME: its settings, and the topics it reads."""
     return of_group(name, SUB | GET)._replace(apart=True)
 
 
@@ -180,7 +180,7 @@ def of_cluster(name: str, actions: int) -> Need:
 
 
 def of_all_messages(cluster: str, actions: int) -> tuple[Need, ...]:
-    """Return what is needed for one of ACTIONS on what may be of any topic or group in CLUSTER."""
+    """Return what is needed for one of ACTIONS on messages of unknown topics and groups in CLUSTER."""
     on_cluster = (GET if actions & _READING else 0) | (UPDATE if actions & ~_READING else 0)
     return (
         of_cluster(cluster, on_cluster),
@@ -190,7 +190,7 @@ def of_all_messages(cluster: str, actions: int) -> tuple[Need, ...]:
 
 
 def expanded(need: Need, cluster: str) -> tuple[Need, ...]:
-    """Return all needs of NEED in CLUSTER.
+    """Return the needs that NEED consists of in CLUSTER.
 
     A system topic (`SCHEDULE_TOPIC_XXXX`, `RMQ_SYS_TRANS_HALF_TOPIC`, …) holds messages of all topics and groups. It
     needs Get on the cluster to read and Update to write, and the same on all topics and all groups.
@@ -203,19 +203,19 @@ def expanded(need: Need, cluster: str) -> tuple[Need, ...]:
 
 
 def may_be_of_system(need: Need) -> bool:
-    """Is NEED about what is a system topic in some cluster?"""
+    """Is the resource of NEED a system topic in some cluster?"""
     return need.type == TOPIC and (is_system_topic(need.name) or need.name.endswith(_REPLY_SUFFIX))
 
 
 def parse_actions(names: Iterable[str], where: str = "actions") -> int:
-    """Return the actions of these NAMES; raise ConfigError, which names WHERE they are, for another or none."""
+    """Return the actions with these NAMES; raise ConfigError, which contains WHERE, if one is unknown or none given."""
     found = 0
     for name in names:
         word = name.strip().capitalize()[:80]
         action = _ACTIONS.get(word)
         if action is None:
             raise ConfigError(
-                f"{where}: {name[:80]!r} is no action{nearest(word, _ACTIONS)}",
+                f"{where}: {name[:80]!r} is not an action{nearest(word, _ACTIONS)}",
                 field=where,
                 value=name[:80],
             )
@@ -226,19 +226,19 @@ def parse_actions(names: Iterable[str], where: str = "actions") -> int:
 
 
 def action_names(actions: int) -> list[str]:
-    """Return the names of ACTIONS as files and commands have them."""
+    """Return the names of ACTIONS, as in files and commands."""
     if actions == ALL:
         return ["All"]
     return [name for name, action in _ACTIONS.items() if actions & action == action]
 
 
 def parse_source(text: str, where: str = "sources") -> Network:
-    """Return the address or network in TEXT; raise ConfigError, which names WHERE it is."""
+    """Return the address or network in TEXT; raise ConfigError, which contains WHERE."""
     try:
         return ipaddress.ip_network(text.strip(), strict=False)
     except ValueError:
         raise ConfigError(
-            f"{where}: {text[:80]!r} is no address of IPv4 or IPv6 and no network such as 10.0.0.0/8",
+            f"{where}: {text[:80]!r} is not an IPv4 or IPv6 address or a network such as 10.0.0.0/8",
             field=where,
             value=text[:80],
         ) from None
@@ -246,23 +246,23 @@ def parse_source(text: str, where: str = "sources") -> Network:
 
 @lru_cache(maxsize=4_096)
 def address_in(host: str) -> Address | None:
-    """Return the address that HOST says, IPv4 where it is one within IPv6; None: it is none."""
+    """Return the address that HOST is; an IPv4 address inside an IPv6 one as IPv4. None: HOST is no address."""
     try:
-        found = ipaddress.ip_address(host)  # Of IPv6 with its zone, which IPv4 has not.
+        found = ipaddress.ip_address(host)  # An IPv6 address may have a zone.
     except ValueError:
         return None
     return getattr(found, "ipv4_mapped", None) or found
 
 
 def is_loopback(host: str) -> bool:
-    """Is HOST, an address or a name, this machine only?"""
+    """Does HOST, an address or a name, mean this machine?"""
     address = address_in(host)
     return host.lower() == "localhost" if address is None else address.is_loopback
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One rule: ACTIONS on RESOURCE from SOURCES are allowed, or denied."""
+    """One rule: it allows or denies ACTIONS on RESOURCE from SOURCES."""
 
     resource: Resource
     actions: int
@@ -279,7 +279,7 @@ class Policy:
         return f"{self.decision} {', '.join(action_names(self.actions))} on {self.resource}{from_where}"
 
     def order(self) -> tuple[bool, Pattern, int, bool]:
-        """Return what sorts policies into the order in which they decide."""
+        """Return the sort key: policies with smaller keys decide first."""
         resource = self.resource
         return (
             resource.type == ANY,
@@ -289,7 +289,7 @@ class Policy:
         )
 
     def matches(self, need: Need, host: str) -> bool:
-        """Does it decide about NEED of a caller at HOST, if no other does before?"""
+        """Does it apply to NEED of a caller at HOST?"""
         if not self.actions & need.actions:
             return False
         denies_some = need.name == "*" and not self.allow and self.resource.type == need.type
@@ -324,12 +324,12 @@ class Judgement(NamedTuple):
 
 
 _NO_MATCH: Final = Judgement(False)
-#: What becomes of all that a Super user needs.
+#: The decision about every need of a Super user.
 SUPER: Final = Judgement(True, is_super=True)
 
 
 class Policies:
-    """The policies of one user, in the order in which they decide. All of a type and a literal name lie together."""
+    """The policies of one user, by precedence, with those of one type and literal name next to each other."""
 
     def __init__(self, custom: Sequence[Policy] = (), default: Sequence[Policy] = ()) -> None:
         self.custom = tuple(custom)
@@ -338,7 +338,7 @@ class Policies:
         self._decided: dict[tuple[Need, str], Judgement] = {}
 
     def decide(self, need: Need, host: str) -> Judgement:
-        """Return what becomes of NEED of a caller at HOST."""
+        """Return the decision about NEED of a caller at HOST."""
         key = need, host
         found = self._decided.get(key)
         if found is None:
@@ -349,7 +349,7 @@ class Policies:
         return found
 
     def decide_all(self, need: Need, host: str, cluster: str) -> Judgement:
-        """Return what becomes of NEED and of all that it asks for in CLUSTER: the first that is denied decides."""
+        """Return the decision about NEED and all needs that it expands to in CLUSTER. The first denial decides."""
         decisions = [self.decide(one, host) for one in expanded(need, cluster)]
         return next((one for one in decisions if not one.allowed), decisions[0])
 
@@ -392,9 +392,9 @@ class _Index:
         """Yield the policies that may match NEED, in order.
 
         A need for all of a type (`Topic:*`) is denied by each Deny of that type, also for a literal name or a prefix.
-        Otherwise a request for everything would return what is denied by name.
+        Otherwise a request for everything would return names that a policy denies.
         """
-        if need.name == "*":  # Those that deny some of it; prefixes come before `*` anyway.
+        if need.name == "*":  # Denials of some names of the type. Prefixes come before `*` anyway.
             for policies in self._literal.values():
                 yield from policies
         else:
@@ -403,5 +403,5 @@ class _Index:
 
 
 def merged(old: Iterable[Policy], new: Iterable[Policy]) -> tuple[Policy, ...]:
-    """Return OLD with NEW: a policy takes the place of one of the same resource, as `updateAcl` does."""
+    """Return OLD with NEW: a policy replaces one with the same resource, as in RocketMQ's `updateAcl`."""
     return tuple({one.resource: one for one in (*old, *new)}.values())

@@ -17,7 +17,7 @@ _SECRET_BYTES_MAX: Final = 64 * 1024
 
 
 def read_secret(user: str, text: str) -> str:
-    """Return the secret of USER that TEXT says or refers to; raise ConfigError if it is not there."""
+    """Return the secret of USER that TEXT contains or refers to; raise ConfigError if it does not exist."""
     kind, colon, rest = text.partition(":")
     if not colon or kind not in ("env", "file", "inline"):
         return text
@@ -27,8 +27,8 @@ def read_secret(user: str, text: str) -> str:
         found = os.environ.get(rest)
         if found is None:
             raise ConfigError(
-                f"users.{user}.secret: the environment has no {rest}: set it for the server, or give the secret"
-                " otherwise (inline:TEXT is a text that begins with env:)",
+                f"users.{user}.secret: the environment variable {rest} is not set. Set it for the server, or write the"
+                " secret another way (a secret that begins with env: is written inline:env:…)",
                 field="secret",
             )
         return found
@@ -36,7 +36,7 @@ def read_secret(user: str, text: str) -> str:
 
 
 def read_secret_file(path: str, where: str) -> str:
-    """Return the first line of the file at PATH; raise ConfigError, which says WHERE it is asked for."""
+    """Return the first line of the file at PATH; raise ConfigError, which contains WHERE."""
     try:
         content = read_private(own_path(path), _SECRET_BYTES_MAX)
         return content.partition("\n")[0].strip("\r")
@@ -45,15 +45,16 @@ def read_secret_file(path: str, where: str) -> str:
 
 
 def own_path(text: str | Path) -> Path:
-    """Return the path that TEXT, of an operator, says; `~` is a home. Raises ConfigError."""
+    """Return the path TEXT of an operator; `~` is the home folder. Raises ConfigError."""
     shown = ascii(str(text))[:80]
     refusal = ConfigError(
-        f"{shown} is no path: it has no such home, or signs that no path has", file=shown
+        f"{shown} is not a valid path: unknown home folder, or characters that a path cannot have",
+        file=shown,
     )
     try:
         found = Path(text).expanduser()
         has_nul = b"\0" in os.fsencode(found)
-    except (RuntimeError, ValueError):  # No such home; characters that no path has.
+    except (RuntimeError, ValueError):  # No such home folder; characters that a path cannot have.
         raise refusal from None
     if has_nul:
         raise refusal
@@ -74,10 +75,10 @@ def read_private(path: Path, bytes_max: int) -> str:
                 )
             content = file.read(bytes_max + 1)
     except OSError as error:
-        raise ConfigError(f"{path}: it cannot be read: {error.strerror}", file=path) from None
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}", file=path) from None
     if len(content) > bytes_max:
-        raise ConfigError(f"{path}: it is larger than {bytes_max} bytes", file=path)
+        raise ConfigError(f"{path}: is larger than {bytes_max} bytes", file=path)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: it is not UTF-8", file=path) from None
+        raise ConfigError(f"{path}: is not UTF-8", file=path) from None

@@ -1,4 +1,4 @@
-"""Signatures of callers: how clients of all languages make them, and how a server reads them..
+"""Signatures of calls: how clients in all languages make them, and how a server reads them.
 
     x-mq-date-time: 20260101T000000Z
     authorization: MQv2-HMAC-SHA1 Credential=alice, SignedHeaders=x-mq-date-time, Signature=74b9e65e…
@@ -23,7 +23,7 @@ from .secret_files import read_secret_file
 AUTHORIZATION: Final = "authorization"
 DATE_TIME: Final = "x-mq-date-time"
 _ALGORITHM: Final = "MQv2-HMAC-SHA1"
-#: Bytes of the two headers together; honest ones have some 200.
+#: Bytes of the two headers together; valid ones have about 200.
 HEADERS_LENGTH_MAX: Final = 2_048
 
 NO_USER: Final = "username cannot be null."
@@ -31,14 +31,14 @@ BAD_SIGNATURE: Final = "check signature failed."
 
 
 def signature(secret: bytes, date_time: bytes) -> bytes:
-    """Return what the owner of SECRET signs DATE_TIME with."""
+    """Return the signature of DATE_TIME with SECRET."""
     return hmac.digest(secret, date_time, "sha1")
 
 
 def signed(user: str, secret: str, date_time: str) -> tuple[tuple[str, str], ...]:
     """Return the metadata of a call of USER, whose secret is SECRET, at DATE_TIME."""
     made = signature(secret.encode(), date_time.encode()).hex()
-    credential = user.encode().decode("latin-1")  # Headers are bytes; a name may be any UTF-8.
+    credential = user.encode().decode("latin-1")  # Headers are bytes; a name may have any UTF-8.
     return (
         (DATE_TIME, date_time),
         (
@@ -49,7 +49,7 @@ def signed(user: str, secret: str, date_time: str) -> tuple[tuple[str, str], ...
 
 
 class Credentials(NamedTuple):
-    """What a caller claims: USER, with SIGNATURE of DATE_TIME, which is not verified yet."""
+    """The claim of a caller to be USER, with SIGNATURE of DATE_TIME, which is not verified yet."""
 
     user: str
     signature: bytes
@@ -57,7 +57,7 @@ class Credentials(NamedTuple):
 
 
 def header_bytes(text: str) -> bytes:
-    """Return the bytes of a header that a carrier hands on as TEXT."""
+    """Return the bytes of a header that arrives as TEXT."""
     try:
         return text.encode("latin-1")
     except UnicodeEncodeError:
@@ -67,8 +67,8 @@ def header_bytes(text: str) -> bytes:
 def read_claim(metadata: Mapping[str, str]) -> Credentials | None:
     """Return the claim in METADATA; None: there is none.
 
-    The header is parsed as by Apache RocketMQ's proxy: all up to the first space is skipped, the rest split at commas,
-    each item at its first `=`; other items are ignored. Raises NotAuthenticated, with its messages, for a broken one.
+    The header is parsed as by Apache RocketMQ's proxy: text up to the first space is skipped, the rest is split at
+    commas, and each item at its first `=`. Other items are ignored. Raises NotAuthenticated, with RocketMQ's messages.
     """
     header = metadata.get(AUTHORIZATION)
     if header is None:
@@ -97,7 +97,7 @@ def read_claim(metadata: Mapping[str, str]) -> Credentials | None:
 
 
 def claimed_user(metadata: Mapping[str, str]) -> str:
-    """Return the user whom METADATA names, whether that is true or not; "": none, or nothing that can be read."""
+    """Return the user that METADATA names, verified or not; "": none, or the header is malformed."""
     try:
         claim = read_claim(metadata)
     except NotAuthenticated:
@@ -106,7 +106,7 @@ def claimed_user(metadata: Mapping[str, str]) -> str:
 
 
 def _read_items(text: str) -> tuple[str, bytes]:
-    """Return user and signature in TEXT, each empty if it is not there."""
+    """Return user and signature in TEXT, each empty if missing."""
     user, given = "", b""
     for item in text.rstrip(",").split(","):
         key, equals, value = item.strip().partition("=")
@@ -127,17 +127,17 @@ def _read_items(text: str) -> tuple[str, bytes]:
     return user, given
 
 
-#: Makes 20261224T180000 of 2026-12-24 18:00:00.
+#: Turns 2026-12-24 18:00:00 into 20261224T180000.
 _COMPACT: Final = str.maketrans(" ", "T", "-:")
 
 
 def own_credentials(
     environment: Mapping[str, str], user: str = "", secret: str = ""
 ) -> tuple[str, str] | None:
-    """Return the user by whom our own programs sign, and the secret; None: they do not.
+    """Return the user and the secret with which PocketMQ's own programs sign; None: they do not sign.
 
-    USER and SECRET, if they are given, win over the ENVIRONMENT's POCKETMQ_USER and POCKETMQ_SECRET, or the file
-    POCKETMQ_SECRET_FILE. Raises ConfigError where one is there without the other.
+    USER and SECRET have precedence over POCKETMQ_USER and POCKETMQ_SECRET, or POCKETMQ_SECRET_FILE, in ENVIRONMENT.
+    Raises ConfigError if only one of user and secret is given.
     """
     user = user or environment.get("POCKETMQ_USER", "")
     if not secret:
@@ -150,7 +150,7 @@ def own_credentials(
     if not user or not secret:
         missing = "user" if secret else "secret"
         raise ConfigError(
-            f"{missing} is missing: a user and a secret are given together, as user= and secret= or in POCKETMQ_USER"
+            f"{missing} is missing: give a user and a secret together, as user= and secret= or in POCKETMQ_USER"
             " and POCKETMQ_SECRET or POCKETMQ_SECRET_FILE",
             field=missing,
         )
@@ -158,8 +158,8 @@ def own_credentials(
 
 
 def signed_now(user: str, secret: str) -> tuple[tuple[str, str], ...]:
-    """Return the metadata of calls of USER with SECRET. Servers do not look at the date: one signature lasts."""
-    # It brings asyncio, which a probe without a user does not need.
+    """Return the metadata of calls of USER with SECRET. Servers do not check the date: the signature stays valid."""
+    # The import brings asyncio, which a probe without a user does not need.
     from ..clock import SystemClock
 
     now = format_instant(SystemClock().unix_ms())[: len("2026-12-24 18:00:00")]

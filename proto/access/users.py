@@ -10,8 +10,8 @@
           - {resource: "Topic:orders*", actions: [Pub, Sub], sources: [10.0.0.0/8], decision: Allow}
         default_policies: []          # used where none of the policies matches
 
-`UserEntry` is a user as in the file, with the secret as it is written there. `Users` is what a server uses: it is
-immutable and replaced as a whole. Limits: USERS_MAX users, POLICIES_MAX policies each.
+`UserEntry` is a user as in the file, with the secret as written there. `Users` is what a server uses. It is immutable
+and replaced as a whole. Limits: USERS_MAX users, POLICIES_MAX policies of one user.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ USERS_MAX: Final = 10_000
 NAME_LENGTH_MAX: Final = 255
 SECRET_LENGTH_MAX: Final = 1_024
 CERTIFICATES_MAX: Final = 100
-#: Headers that were found true; beyond, all are forgotten at once.
+#: Headers whose signature was verified. When this cache is full, it is emptied.
 _KNOWN_MAX: Final = 4_096
 _TYPES: Final = ("Normal", "Super")
 _STATUSES: Final = ("enable", "disable")
@@ -56,7 +56,7 @@ ReadSecret = Callable[[str, str], str]
 
 @dataclass(frozen=True, slots=True)
 class UserEntry:
-    """A user as the file has one: SECRET is as it is written there."""
+    """A user as in the file: SECRET is as written there."""
 
     name: str
     secret: str = field(repr=False)
@@ -82,14 +82,14 @@ class UserEntry:
         count = len(self.policies) + len(self.default_policies)
         if count > POLICIES_MAX:
             raise ConfigError(
-                f"users.{self.name}: {count} policies are more than {POLICIES_MAX}: join some by a prefix",
+                f"users.{self.name}: {count} policies, the limit is {POLICIES_MAX}: replace some by one with a prefix",
                 field="policies",
                 limit=POLICIES_MAX,
                 value=count,
             )
 
     def to_document(self) -> dict[str, Any]:
-        """Return what the file says of it; what is at its default is left out, but type and status."""
+        """Return it as in the file. Default values are left out, except type and status."""
         document: dict[str, Any] = {
             "secret": self.secret,
             "type": self.type,
@@ -104,12 +104,12 @@ class UserEntry:
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError unless NAME can be a user's."""
+    """Raise ConfigError unless NAME is a valid name of a user."""
     bad = next((one for one in name if one in "/," or one.isspace() or not one.isprintable()), None)
     if bad is not None or not 0 < len(name.encode()) <= NAME_LENGTH_MAX:
         found = f"has {bad!r}" if bad is not None else f"has {len(name.encode())} bytes"
         raise ConfigError(
-            f"users: the name {name[:40]!r} {found}: a user has 1 to {NAME_LENGTH_MAX} bytes, without blanks, / and ,",
+            f"users: the name {name[:40]!r} {found}: it must have 1 to {NAME_LENGTH_MAX} bytes, no spaces, / or ,",
             field="user",
             limit=NAME_LENGTH_MAX,
             value=name[:40],
@@ -120,27 +120,26 @@ def check_secret(user: str, secret: str) -> None:
     """Raise ConfigError unless SECRET of USER has a valid length. The error does not contain the secret."""
     if not 0 < len(secret) <= SECRET_LENGTH_MAX:
         raise ConfigError(
-            f"users.{user}.secret: has {len(secret)} characters: 1 to {SECRET_LENGTH_MAX} are wanted",
+            f"users.{user}.secret: has {len(secret)} characters, must have 1 to {SECRET_LENGTH_MAX}",
             field="secret",
             limit=SECRET_LENGTH_MAX,
             value=len(secret),
         )
     if any("\ud800" <= one <= "\udfff" for one in secret):
-        raise ConfigError(f"users.{user}.secret: it is not UTF-8", field="secret")
-
-
-# --- the document
+        raise ConfigError(f"users.{user}.secret: is not UTF-8", field="secret")
 
 
 def read_users(document: object, name: str) -> dict[str, UserEntry]:
-    """Return the users in DOCUMENT, which is that of the file NAME. Raises ConfigError."""
+    """Return the users in DOCUMENT, the content of the file NAME. Raises ConfigError."""
     root = _mapping(document, name, ("users",))
     found = root.get("users") or {}
     if not isinstance(found, dict):
-        raise ConfigError(f"{name}: users: names of users with their keys are wanted", file=name)
+        raise ConfigError(f"{name}: users: must have one key for each user", file=name)
     if len(found) > USERS_MAX:
         raise ConfigError(
-            f"{name}: users: {len(found)} are more than {USERS_MAX}", file=name, limit=USERS_MAX
+            f"{name}: users: {len(found)} users, the limit is {USERS_MAX}",
+            file=name,
+            limit=USERS_MAX,
         )
     return {str(user): _read_user(str(user), values, name) for user, values in found.items()}
 
@@ -151,7 +150,7 @@ def _read_user(user: str, values: object, name: str) -> UserEntry:
     secret = keys.get("secret")
     if not isinstance(secret, str):
         raise ConfigError(
-            f"{where}.secret: a text is wanted (in quotes if it looks like a number), env:NAME or file:PATH",
+            f"{where}.secret: must be a text (in quotes if it looks like a number), env:NAME or file:PATH",
             file=name,
             field="secret",
         )
@@ -176,21 +175,21 @@ def _read_user(user: str, values: object, name: str) -> UserEntry:
 
 
 def read_policies(values: object, where: str) -> tuple[Policy, ...]:
-    """Return the policies in VALUES; errors name WHERE they are. Raises ConfigError."""
+    """Return the policies in VALUES; errors contain WHERE. Raises ConfigError."""
     if values is None:
         return ()
     if not isinstance(values, list):
-        raise ConfigError(f"{where}: a list of policies is wanted", field="policies")
+        raise ConfigError(f"{where}: must be a list of policies", field="policies")
     return tuple(read_policy(value, f"{where}[{at}]") for at, value in enumerate(values))
 
 
 def read_policy(value: object, where: str) -> Policy:
-    """Return the policy in VALUE; errors name WHERE it is. Raises ConfigError."""
+    """Return the policy in VALUE; errors contain WHERE. Raises ConfigError."""
     keys = _mapping(value, where, _POLICY_KEYS)
     resource = keys.get("resource")
     if not isinstance(resource, str):
         raise ConfigError(
-            f"{where}.resource: a text such as Topic:orders is wanted", field="resource"
+            f"{where}.resource: must be a text such as Topic:orders", field="resource"
         )
     sources = _texts(keys.get("sources"), f"{where}.sources", SOURCES_MAX)
     decision = _choice(keys.get("decision", "Allow"), ("Allow", "Deny"), f"{where}.decision")
@@ -205,7 +204,7 @@ def read_policy(value: object, where: str) -> Policy:
 
 
 def policy_document(policy: Policy) -> dict[str, Any]:
-    """Return what the file says of POLICY."""
+    """Return POLICY as in the file."""
     document: dict[str, Any] = {
         "resource": str(policy.resource),
         "actions": action_names(policy.actions),
@@ -220,24 +219,26 @@ def _mapping(value: object, where: str, known: Iterable[str]) -> Mapping[str, An
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(f"{where}: keys with values are wanted, not {type(value).__name__}")
+        raise ConfigError(f"{where}: must be keys with values, not {type(value).__name__}")
     for key in value:
         if key not in known:
             hint = nearest(key, known)
-            # `{text}` is a key to YAML: one that is like none is not shown, it may be a secret.
+            # YAML reads `{text}` as a key. An unknown key without a similar known one may be a secret: it is not shown.
             shown = f".{key}: no such key" if "did you mean" in hint else ": a key is unknown"
             raise ConfigError(f"{where}{shown}{hint}")
     return value
 
 
 def _texts(value: object, where: str, count_max: int) -> list[str]:
-    """Return the texts in VALUE: a list of them, one with commas between, or nothing."""
+    """Return the texts in VALUE: a list of texts, one text with commas, or nothing."""
     found = value.split(",") if isinstance(value, str) else value or []
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise ConfigError(f"{where}: a list of texts is wanted, not {type(value).__name__}")
+        raise ConfigError(f"{where}: must be a list of texts, not {type(value).__name__}")
     if len(found) > count_max:
         raise ConfigError(
-            f"{where}: {len(found)} are more than {count_max}", limit=count_max, value=len(found)
+            f"{where}: {len(found)} values, the limit is {count_max}",
+            limit=count_max,
+            value=len(found),
         )
     return [one.strip() for one in found]
 
@@ -246,14 +247,11 @@ def _choice(value: object, known: tuple[str, str], where: str) -> str:
     for one in known:
         if str(value).strip().lower() == one.lower():
             return one
-    raise ConfigError(f"{where}: {known[0]} or {known[1]} is wanted, not {str(value)[:40]!r}")
-
-
-# --- what a server asks
+    raise ConfigError(f"{where}: must be {known[0]} or {known[1]}, not {str(value)[:40]!r}")
 
 
 class User:
-    """A user of whom a server knows the secret."""
+    """A user whose secret the server knows."""
 
     __slots__ = ("enabled", "is_super", "name", "policies", "secret")
 
@@ -265,7 +263,7 @@ class User:
         self.policies = Policies(entry.policies, entry.default_policies)
 
     def decide(self, need: Need, host: str, cluster: str) -> Judgement:
-        """Return what becomes of NEED of this user, who calls from HOST, at a server of CLUSTER."""
+        """Return the decision about NEED of this user, who calls from HOST, at a server of CLUSTER."""
         return SUPER if self.is_super else self.policies.decide_all(need, host, cluster)
 
 
@@ -273,7 +271,7 @@ class Users:
     """The users of ENTRIES. READ_SECRET returns the secret of a reference, and raises ConfigError."""
 
     def __init__(self, entries: Iterable[UserEntry], read_secret: ReadSecret) -> None:
-        #: The first who is Super and enabled.
+        #: The first user that is Super and enabled.
         self.first_super: User | None = None
         self._users: dict[str, User] = {}
         self._by_certificate: dict[str, User] = {}
@@ -287,12 +285,12 @@ class Users:
                 other = self._by_certificate.setdefault(certificate, user)
                 if other is not user:
                     raise ConfigError(
-                        f"users.{entry.name}.certificates: {certificate!r} is also that of {other.name!r}:"
-                        " a name can be one user only",
+                        f"users.{entry.name}.certificates: {certificate!r} also belongs to {other.name!r}:"
+                        " a name can identify one user only",
                         field="certificates",
                         value=certificate,
                     )
-        #: Unknown users are compared with this one, so that their refusal takes as long.
+        #: Unknown users are compared with this one, so that refusing them takes as long.
         self._nobody = User(UserEntry("nobody", "-"), secrets.token_hex(20))
         self._known: dict[tuple[str | None, str | None], User] = {}
 
@@ -309,8 +307,8 @@ class Users:
     def caller(self, metadata: Mapping[str, str]) -> User | None:
         """Return the user that METADATA of a call proves; None: it names no user.
 
-        Raises NotAuthenticated, with Apache RocketMQ's messages. Results are cached by the bytes of the headers. The
-        cache goes with this object when the file of users changes.
+        Raises NotAuthenticated, with Apache RocketMQ's messages. Results are cached by the bytes of the headers.
+        The cache is dropped with this object when the file of users changes.
         """
         key = metadata.get(signing.AUTHORIZATION), metadata.get(signing.DATE_TIME)
         user = self._known.get(key)
@@ -339,9 +337,9 @@ class Users:
         return found
 
     def certified(self, names: Iterable[str]) -> User | None:
-        """Return the user whom one of NAMES, those in a certificate that was verified, is; None: none of them is one.
+        """Return the user that one of NAMES, from a verified certificate, identifies; None: no user has such a name.
 
-        Raises NotAuthenticated for one who is disabled.
+        Raises NotAuthenticated if that user is disabled.
         """
         for name in names:
             user = self._by_certificate.get(name)

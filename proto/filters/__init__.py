@@ -1,1 +1,1 @@
-"""What a consumer wants of a topic: tag expressions and SQL92 over properties, and their form on the wire. Pure."""
+"""Filters of consumers: tag expressions and SQL92 over properties, and their encoding. No input or output."""

@@ -3,8 +3,8 @@
     expression = "" | "*"            every message, with a tag or without
                | tag { "||" tag }    messages with one of these tags; blanks around a tag are not part of it
 
-As in Apache's clients, empty parts are ignored ("a ||" is "a"). Apache takes an expression without any tag ("||") for
-every message, and a `*` next to tags for a tag of that name. Both are mistakes, and refused here.
+As in Apache RocketMQ's clients, empty parts are ignored ("a ||" is "a"). Two mistakes that RocketMQ accepts are refused
+here: an expression without any tag ("||"), and a `*` next to tags.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ TAGS_MAX: Final = 4_096
 
 
 def parse_tags(expression: str) -> tuple[str, ...]:
-    """Return the tags of EXPRESSION, sorted, each once; none: every message is wanted. Raises InvalidFilter."""
+    """Return the tags of EXPRESSION, sorted, without duplicates; none: all messages match. Raises InvalidFilter."""
     if expression.strip() in ("", EVERY):
         return ()
     if len(expression) > EXPRESSION_LENGTH_MAX:
         raise InvalidFilter(
             f"the tag expression has {len(expression)} characters, the limit is {EXPRESSION_LENGTH_MAX}:"
-            " subscribe to * and choose in the application",
+            " subscribe to * and filter in the application",
             field="expression",
             limit=EXPRESSION_LENGTH_MAX,
             value=len(expression),
@@ -41,14 +41,14 @@ def parse_tags(expression: str) -> tuple[str, ...]:
         )
     if EVERY in tags:
         raise InvalidFilter(
-            f"the tag expression {expression!r} has '*' beside tags: '*' alone is every message",
+            f"the tag expression {expression!r} has '*' next to tags: '*' alone is every message",
             field="expression",
             value=expression,
         )
     if len(tags) > TAGS_MAX:
         raise InvalidFilter(
             f"the tag expression has {len(tags)} tags, the limit is {TAGS_MAX}:"
-            " subscribe to * and choose in the application",
+            " subscribe to * and filter in the application",
             field="expression",
             limit=TAGS_MAX,
             value=len(tags),
@@ -57,5 +57,5 @@ def parse_tags(expression: str) -> tuple[str, ...]:
 
 
 def tag_expression(tags: tuple[str, ...]) -> str:
-    """Return the expression that `parse_tags` reads as TAGS."""
+    """Return the expression that `parse_tags` turns into TAGS."""
     return f" {SEPARATOR} ".join(tags) if tags else EVERY

@@ -1,4 +1,4 @@
-"""Filters of requests (`pb.Filter`), checked and in one form for all that mean the same."""
+"""Checks filters of requests (`pb.Filter`) and converts equivalent ones to the same form."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from .sql_tree import unparse
 
 
 def normalised(wire: pb.Filter) -> pb.Filter:
-    """Return the filter that means the same as WIRE, in the form that all filters of its tags, or of its tree, have.
+    """Return WIRE in a form that is the same for all filters with the same tags, or with the same tree.
 
-    Tags are sorted; SQL has its keywords in capitals and no needless parentheses or blanks; what wants every message
-    is of the kind ALL. For comparing: an SQL text may be longer so than a filter may be. Raises InvalidFilter.
+    Tags are sorted. SQL gets keywords in capitals and no needless parentheses or spaces. A filter that matches every
+    message gets the kind ALL. Use the result for comparisons only: its SQL text may exceed the limit of a filter.
+    Raises InvalidFilter.
     """
     if wire.kind == pb.Filter.ALL:
         return pb.Filter()
@@ -25,12 +26,12 @@ def normalised(wire: pb.Filter) -> pb.Filter:
     if wire.kind == pb.Filter.SQL:
         return pb.Filter(kind=pb.Filter.SQL, expression=canonical_sql(wire.expression))
     raise InvalidFilter(
-        f"filter kind {wire.kind} is not known: it is 0 (every message), 1 (tags) or 2 (SQL)",
+        f"filter kind {wire.kind} is unknown: must be 0 (every message), 1 (tags) or 2 (SQL)",
         field="kind",
         value=wire.kind,
     )
 
 
 def canonical_sql(expression: str) -> str:
-    """Return EXPRESSION in the form that all expressions of its tree have. Raises InvalidFilter."""
+    """Return EXPRESSION in the form shared by all expressions with its tree. Raises InvalidFilter."""
     return unparse(compiled(expression).tree)

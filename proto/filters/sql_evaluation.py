@@ -1,18 +1,18 @@
-"""From the tree of an SQL filter to closures that evaluate it, with three values of truth: true, false, unknown (None).
+"""Compiles the tree of an SQL filter into closures, with three truth values: true, false and unknown (None).
 
-A closure is called with a row: the values of the properties that the filter names, in that order, None for one that a
-message does not have. A message matches when the filter is true. Nothing that stands in a property makes it raise.
+A closure is called with a row: the values of the properties in the filter, in that order, None for a property that the
+message does not have. A message matches when the filter is true. No value of a property makes a closure raise.
 
-As Apache evaluates, where it does. Properties are strings, and turn into what they are compared with:
+Evaluation follows Apache RocketMQ. Properties are strings, and are converted to the type they are compared with:
 
     with a number         a decimal number, or else unknown
     with TRUE, FALSE      true if it is "true" in any case, or else false
     =, <> with a string   letter by letter
     <, <=, >, >= of two   both numbers, or else unknown
 
-NULL at the left of = or an order is unknown, at the right of = it is not equal, on both sides it is equal. Where Apache
-gives up and drops the message (a property that is no number, or that has a fraction and meets an integer), the
-comparison alone is unknown here, or compares the numbers that they are.
+NULL on the left of = or of an order is unknown, on the right of = it is not equal, on both sides it is equal. One
+difference: if a property is not a number, or has a fraction and is compared with an integer, Apache RocketMQ fails and
+drops the message. Here only that comparison is unknown, or the numbers are compared.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Row: TypeAlias = Sequence[str | None]
 _Term: TypeAlias = Callable[[Row], Value]
 _Test: TypeAlias = Callable[[Row], Truth]
 
-#: Compiled filters that are kept.
+#: Size of the cache of compiled filters.
 CACHED_MAX: Final = 100
-#: Characters of a property that is read as a number.
+#: Characters of a property that is converted to a number.
 NUMBER_LENGTH_MAX: Final = 64
 
-#: A longer value is searched in a time that grows with its length alone. What `in` takes may grow with the product of
-#: both lengths.
+#: Longer values are searched with an algorithm whose time is linear in their length. The time of `in` may grow with
+#: the product of both lengths.
 _SHORT: Final = 100
 _TRUE_LENGTH: Final = len("true")
 
@@ -50,36 +50,36 @@ _ORDERS: Final = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": o
 
 
 class SqlFilter:
-    """A filter that is ready to use: `names` of the properties that it looks at, `matches` of a row of their values."""
+    """A compiled filter: `names` are the properties it reads, `matches` evaluates rows of their values."""
 
     def __init__(self, tree: Node) -> None:
         self.tree = tree
         compiling = _Compiling()
         test = compiling.test(tree)
         self.names: tuple[str, ...] = tuple(compiling.places)
-        #: What evaluating it costs: tests of a message, and those among them that look through a whole value.
+        #: The cost of an evaluation: tests per message, and those among them that search a complete value.
         self.tests = compiling.tests
         self.searches = compiling.searches
         self._test = test
 
     def evaluate(self, row: Row) -> Truth:
-        """Return whether ROW is true, false or unknown; ROW has the value of each of `names`, in their order."""
+        """Return whether ROW is true, false or unknown; ROW has the values of `names`, in their order."""
         return self._test(row)
 
     def matches(self, rows: Sequence[Row]) -> list[bool]:
-        """Tell for each of ROWS whether it is true."""
+        """Return for each of ROWS whether it is true."""
         test = self._test
         return [test(row) is True for row in rows]
 
 
 @lru_cache(CACHED_MAX)
 def compiled(expression: str) -> SqlFilter:
-    """Return the filter that EXPRESSION is; the last CACHED_MAX are kept. Raises InvalidFilter."""
+    """Return the compiled filter of EXPRESSION; the last CACHED_MAX are cached. Raises InvalidFilter."""
     return SqlFilter(parse(expression))
 
 
 def number_of(text: str) -> int | float | None:
-    """Return the decimal number that TEXT is, with blanks around it or not; None for any other text, and a long one."""
+    """Return the decimal number in TEXT, which may have spaces around it; None: TEXT is no number, or too long."""
     if len(text) > NUMBER_LENGTH_MAX:
         return None
     if text.isdigit() and text.isascii():
@@ -111,12 +111,12 @@ def _equals_text(text: str, other: str | int | float | bool) -> Truth:
 
 
 def _ordinal(value: Value) -> int | float | None:
-    """Return the number that VALUE is in an order."""
+    """Return VALUE as a number for an order comparison."""
     return number_of(value) if isinstance(value, str) else value
 
 
 class _Compiling:
-    """Makes closures; `places` has the properties that were met, each with its place in a row."""
+    """Creates closures; `places` has the properties met so far, each with its index in a row."""
 
     def __init__(self) -> None:
         self.places: dict[str, int] = {}
@@ -126,7 +126,7 @@ class _Compiling:
         return self.places.setdefault(name, len(self.places))
 
     def test(self, node: Node) -> _Test:
-        """Return what evaluates NODE where a condition is wanted."""
+        """Return a closure that evaluates NODE as a condition."""
         self.tests += 1
         match node:
             case sql_tree.Not(operand):
@@ -142,7 +142,7 @@ class _Compiling:
                 term = self.term(operand)
                 return lambda row: (term(row) is None) != negated
             case sql_tree.Constant(value):
-                assert value is None or isinstance(value, bool), "the parser lets no other through"
+                assert value is None or isinstance(value, bool), "the parser refuses other values"
                 return lambda _: value
             case sql_tree.Property(name):
                 place = self._place(name)
@@ -169,10 +169,10 @@ class _Compiling:
                 self.searches += kind == "CONTAINS"
                 return _search(kind, self.term(operand), text, negated)
             case _:
-                raise AssertionError(f"{node} is no condition, and the parser lets none through")
+                raise AssertionError(f"{node} is no condition, and the parser refuses such nodes")
 
     def term(self, node: Node) -> _Term:
-        """Return what evaluates NODE where a value is wanted."""
+        """Return a closure that evaluates NODE as a value."""
         match node:
             case sql_tree.Constant(value):
                 return lambda _: value
@@ -271,7 +271,7 @@ _HOLDS: Final[dict[str, Callable[[str], Callable[[str], bool]]]] = {
 
 
 def _search(kind: str, term: _Term, text: str, negated: bool) -> _Test:
-    """Nothing holds an empty text, nor does it lack one, and only strings hold any: as in Apache's."""
+    """As in Apache RocketMQ, a search for an empty text is never true, also negated; only strings contain text."""
     if not text:
         return lambda _: False
     holds = _HOLDS[kind](text)

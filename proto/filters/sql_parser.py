@@ -9,8 +9,8 @@
     unary       = + value | - value | NOT value                                           tightest of all
     value       = literal | property | ( condition )
 
-NOT binds tighter than comparisons: `NOT a = 1` is `(NOT a) = 1`; write `NOT (a = 1)`, or `a <> 1`. RocketMQ reads up to
-the first word that does not fit and ignores the rest; here that is an error, which shows the position.
+NOT binds tighter than comparisons: `NOT a = 1` is `(NOT a) = 1`; write `NOT (a = 1)`, or `a <> 1`. RocketMQ parses
+up to the first word that does not fit and ignores the rest. Here that is an error, which shows the position.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from .sql_tree import (
     unparse,
 )
 
-#: Operands inside each other; and comparisons of what a comparison results in, as in `a = b = c`.
+#: The limit of nested operands, and of comparisons of comparisons, as in `a = b = c`.
 DEPTH_MAX: Final = 32
-#: Operators of one expression, the values of IN too.
+#: Operators of one expression, including values of IN.
 OPERATORS_MAX: Final = 512
 
 _BINDING: Final = {
@@ -69,11 +69,11 @@ _CONSTANTS: Final = {"TRUE": True, "FALSE": False, "NULL": None}
 
 
 def parse(expression: str) -> Node:
-    """Return the tree of EXPRESSION. Raises InvalidFilter, which says where and what is wrong."""
+    """Return the tree of EXPRESSION. Raises InvalidFilter with the position and the reason."""
     if len(expression) > EXPRESSION_LENGTH_MAX:
         raise InvalidFilter(
             f"the SQL filter has {len(expression)} characters, the limit is {EXPRESSION_LENGTH_MAX}:"
-            " choose in the application, or by a property that says more",
+            " filter in the application, or by a more specific property",
             field="expression",
             limit=EXPRESSION_LENGTH_MAX,
             value=len(expression),
@@ -82,7 +82,7 @@ def parse(expression: str) -> Node:
 
 
 class _Parser:
-    """Reads one EXPRESSION from left to right."""
+    """Parses one EXPRESSION from left to right."""
 
     def __init__(self, expression: str) -> None:
         self._expression = expression
@@ -103,19 +103,17 @@ class _Parser:
             raise self._error(self._next, f"an operator or the end is missing before {self._next}")
         return self._condition(node, first)
 
-    # --- words ---------------------------------------------------------------------------------------------------
-
     @property
     def _at_end(self) -> bool:
         return self._next.kind == "end"
 
     def _take(self) -> Token:
         token = self._next
-        self._next = next(self._tokens, token)  # After the end, the end token repeats.
+        self._next = next(self._tokens, token)  # After the end, this is the end token again.
         return token
 
     def _accept(self, text: str) -> bool:
-        """Take the next word if it is the keyword or symbol TEXT; return whether it was."""
+        """Consume the next word if it is the keyword or symbol TEXT; return whether it was."""
         if self._next.text != text or self._next.kind not in ("keyword", "symbol"):
             return False
         self._take()
@@ -123,12 +121,12 @@ class _Parser:
 
     def _expect(self, text: str, where: str) -> None:
         if not self._accept(text):
-            raise self._error(self._next, f"{text!r} is missing {where}, here is {self._next}")
+            raise self._error(self._next, f"expected {text!r} {where}, found {self._next}")
 
     def _string(self, where: str) -> str:
         token = self._take()
         if token.kind != "string":
-            raise self._error(token, f"{where} needs a 'string', here is {token}")
+            raise self._error(token, f"expected a 'string' after {where}, found {token}")
         return str(token.value)
 
     def _error(self, token: Token, sentence: str) -> InvalidFilter:
@@ -139,13 +137,11 @@ class _Parser:
         if self._operators > OPERATORS_MAX:
             raise self._error(token, f"there are more than {OPERATORS_MAX} operators and values")
 
-    # --- the grammar ---------------------------------------------------------------------------------------------
-
     def _parse(self, binding: int) -> Node:
         """Return the longest expression from here on whose operators bind tighter than BINDING."""
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise self._error(self._next, f"it is nested more than {DEPTH_MAX} levels deep")
+            raise self._error(self._next, f"nested more than {DEPTH_MAX} levels deep")
         left = self._prefix(self._take())
         while (found := self._infix_binding()) > binding:
             token = self._take()
@@ -153,13 +149,13 @@ class _Parser:
             if found > AND and isinstance(left, _COMPARISONS):
                 self._chained += 1
             if self._chained > DEPTH_MAX:
-                raise self._error(token, f"more than {DEPTH_MAX} comparisons are compared again")
+                raise self._error(token, f"more than {DEPTH_MAX} comparisons of comparisons")
             left = self._infix(left, token, found)
         self._depth -= 1
         return left
 
     def _infix_binding(self) -> int:
-        """Return how tightly the next word binds as an operator between values; 0: it is none."""
+        """Return how tightly the next word binds as an operator between values; 0: it is no such operator."""
         if self._next.kind not in ("keyword", "symbol"):
             return 0
         return _BINDING.get(self._next.text, 0)
@@ -177,7 +173,7 @@ class _Parser:
             return inside
         if token.text in ("+", "-", "NOT"):
             return self._unary(token)
-        raise self._error(token, f"a value or a property is missing, here is {token}")
+        raise self._error(token, f"expected a value or a property, found {token}")
 
     def _unary(self, token: Token) -> Node:
         self._count(token)
@@ -231,7 +227,7 @@ class _Parser:
 
     def _between(self, operand: Node, token: Token, negated: bool) -> Node:
         low = self._parse(COMPARISON)
-        self._expect("AND", "between the two bounds of BETWEEN")
+        self._expect("AND", "between the two limits of BETWEEN")
         high = self._parse(COMPARISON)
         for node in (operand, low, high):
             self._check_ordered(node, token)
@@ -243,20 +239,18 @@ class _Parser:
 
     def _in(self, operand: Node, token: Token, negated: bool) -> Node:
         if not isinstance(operand, Property):
-            raise self._error(token, "IN is asked of a property only")
+            raise self._error(token, "IN needs a property on its left")
         self._expect("(", "after IN")
         values = [self._string("IN")]
         while self._accept(","):
             self._count(token)
             values.append(self._string("IN"))
-        self._expect(")", "behind the values of IN")
+        self._expect(")", "after the values of IN")
         return In(operand.name, tuple(values), negated)
 
     def _search(self, operand: Node, token: Token, negated: bool) -> Node:
         text = self._string(token.text)
         return Search(token.text, operand, text, negated)  # type: ignore[arg-type]  # one of the three
-
-    # --- rules beyond the grammar --------------------------------------------------------------------------------
 
     def _condition(self, node: Node, token: Token) -> Node:
         if is_condition(node) or isinstance(node, Property):

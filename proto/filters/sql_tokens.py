@@ -43,7 +43,7 @@ _GLUED = re.compile(r"[A-Za-z0-9_$]", re.ASCII)
 
 
 class Token(NamedTuple):
-    """A word: its KIND, the TEXT that identifies keywords and symbols, the VALUE of a literal, and its position."""
+    """A word: its KIND, its TEXT (which identifies keywords and symbols), the VALUE of a literal, its position."""
 
     kind: Kind
     text: str
@@ -55,7 +55,7 @@ class Token(NamedTuple):
 
 
 def invalid(expression: str, at: int, sentence: str) -> InvalidFilter:
-    """Return the error that SENTENCE is wrong with EXPRESSION at position AT, with a line that points there."""
+    """Return an error about EXPRESSION at position AT, with the text SENTENCE and a line that points there."""
     begin = max(expression.rfind("\n", 0, at) + 1, at - _SHOWN)
     line = expression[begin : at + _SHOWN].partition("\n")[0]
     shown = "".join(letter if letter.isprintable() else " " for letter in line)
@@ -81,10 +81,10 @@ def tokens_of(expression: str) -> Iterator[Token]:
 
 def _unknown(expression: str, at: int) -> str:
     if expression[at] == "'":
-        return "the string has no end: a quote is missing"
+        return "the string has no end: a closing quote is missing"
     if expression.startswith("/*", at):
         return "the comment has no end: */ is missing"
-    return f"{expression[at]!r} is no part of an expression"
+    return f"{expression[at]!r} is not allowed in an expression"
 
 
 def _token(expression: str, match: re.Match[str]) -> Token:
@@ -99,7 +99,9 @@ def _token(expression: str, match: re.Match[str]) -> Token:
             return Token("keyword", keyword, keyword, at)
         return Token("name", text, text, at)
     if _GLUED.match(expression, match.end()):
-        raise invalid(expression, at, "a number ends in what is no part of one")
+        raise invalid(
+            expression, at, "a number is followed by a letter or digit that is not part of it"
+        )
     return Token("number", text, _number(expression, text, at), at)
 
 

@@ -1,4 +1,4 @@
-"""The tree of an SQL filter, and its text again.
+"""The tree of an SQL filter, and its conversion to text.
 
 Conditions are operands of AND, OR and NOT; values are operands of comparisons.
 """
@@ -27,7 +27,7 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class Negative:
-    """A number with the other sign; NULL for anything else, the value of a property too."""
+    """A number with its sign inverted; NULL for any other value, including a property's."""
 
     operand: Node
 
@@ -86,7 +86,7 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The operand holds TEXT, or begins or ends with it."""
+    """Does the operand contain TEXT, or begin or end with it?"""
 
     kind: Literal["CONTAINS", "STARTSWITH", "ENDSWITH"]
     operand: Node
@@ -130,7 +130,7 @@ def is_condition(node: Node) -> bool:
 
 
 def unparse(node: Node) -> str:
-    """Return the text of NODE: keywords in capitals, one blank between words, no more parentheses than are needed."""
+    """Return the text of NODE: keywords in capitals, one space between words, and only the necessary parentheses."""
     match node:
         case Constant(value):
             return _literal(value)
@@ -167,7 +167,7 @@ def _comparison(node: Order | Between | In | Search) -> str:
 
 
 def _inside(node: Node, binding: int) -> str:
-    """Return the text of NODE where something that binds with BINDING at least is wanted."""
+    """Return the text of NODE, in parentheses unless it binds at least as tightly as BINDING."""
     text = unparse(node)
     return text if _TREE_BINDING[type(node)] >= binding else f"({text})"
 

@@ -2,7 +2,7 @@
 
     from pocketmq.proto.rpc import connect, serve, service, unary
 
-README.md, in this folder, has an example and says what there is and what is refused. Nothing here knows PocketMQ.
+README.md, in this folder, has an example and lists the features and their limits. This package does not know PocketMQ.
 """
 
 from __future__ import annotations

@@ -43,9 +43,9 @@ from .messages import with_prefix
 
 logger = logging.getLogger(__name__)
 
-#: How long the end of a channel waits for a server to take what is left.
+#: When a channel is closed, it waits this long for the server to read what is left.
 _CLOSE_S: Final = 1.0
-#: The user agent of a channel unless another one is given.
+#: The default user agent of a channel.
 USER_AGENT: Final = "python-http2"
 #: grpc-timeout has up to eight digits.
 _TIMEOUT_MS_MAX: Final = 99_999_999
@@ -62,7 +62,7 @@ class Http2Channel:
         tls: ssl.SSLContext | None = None,
         metadata: Metadata | Callable[[], Metadata] = (),
     ) -> None:
-        """METADATA goes with each call: what is asked for when the call is made, or always the same."""
+        """METADATA is sent with each call: a constant, or a function that is called for each call."""
         self.address = address
         self._asked = metadata if callable(metadata) else None
         self._metadata = () if callable(metadata) else tuple(map(_field, metadata))
@@ -70,13 +70,11 @@ class Http2Channel:
         self._user_agent = user_agent
         self._limits = limits or ChannelLimits()
         self._link: ClientLink | None = None
-        #: Those that are not over; all but `_link` are leaving.
+        #: Connections that are not closed. All except `_link` are about to end.
         self._links: set[ClientLink] = set()
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: list[ClientCall] = []
         self._closed = False
-
-    # --- methods
 
     def unary_unary(
         self, path: str, request_serializer: Serialize, response_deserializer: Deserialize
@@ -89,7 +87,7 @@ class Http2Channel:
         return _StreamMethod(self, path, request_serializer, response_deserializer)
 
     def fields(self, path: str) -> list[Field]:
-        """Return what the head of a request for PATH always says."""
+        """Return the fields of the request head for PATH that are always the same."""
         return [
             (":method", "POST"),
             (":scheme", "https" if self._tls else "http"),
@@ -102,7 +100,7 @@ class Http2Channel:
         ]
 
     def asked_fields(self) -> list[Field]:
-        """Return what the head of a request says besides, of a call that is made now."""
+        """Return the further fields of the request head for a call that starts now."""
         return [] if self._asked is None else [_field(entry) for entry in self._asked()]
 
     @property
@@ -110,10 +108,8 @@ class Http2Channel:
         """The channel's limits."""
         return self._limits
 
-    # --- calls and connections
-
     def start(self, call: ClientCall) -> None:
-        """Have CALL begin as soon as there is a connection. Raises ChannelClosed."""
+        """Start CALL as soon as there is a connection. Raises ChannelClosed."""
         if self._closed:
             raise ChannelClosed
         link = self._link
@@ -150,7 +146,7 @@ class Http2Channel:
         self._restart(waiting)
 
     async def _reach(self) -> ClientLink:
-        """Return a new connection; raise OSError, whatever keeps it from being made."""
+        """Return a new connection; raise OSError if none can be made."""
         limits = self._limits
         try:
             async with asyncio.timeout(limits.connect_ms / 1000):
@@ -161,11 +157,11 @@ class Http2Channel:
             raise
         except ValueError as error:
             raise ConnectionError(str(error)) from error
-        except Exception as bug:  # The edge: calls must not wait for a connection that failed.
+        except Exception as bug:  # Calls must not wait for a connection that failed.
             logger.exception("connecting failed address=%s", self.address)
             raise ConnectionError(f"internal error: {bug}") from bug
-        if not link.is_usable:  # Trying again and again would be of no use to those who wait now.
-            raise ConnectionError("the server takes no calls")
+        if not link.is_usable:  # Another try would not help the calls that wait now.
+            raise ConnectionError("the server accepts no calls")
         return link
 
     def _restart(self, calls: list[ClientCall]) -> None:
@@ -174,7 +170,7 @@ class Http2Channel:
                 self.start(call)
 
     def _leaving(self, link: ClientLink) -> None:
-        """Use a new connection for new calls, and for those that LINK has not started."""
+        """Use a new connection for new calls, and for calls that LINK has not started."""
         if self._link is link:
             self._link = None
         waiting = link.take_waiting()
@@ -182,7 +178,7 @@ class Http2Channel:
             self._restart(waiting)
 
     async def close(self, grace: float | None = None) -> None:
-        """Break everything off, and close."""
+        """End all calls, and close."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -218,7 +214,7 @@ class _Method:
         self._deserialize = deserialize
 
     def _head(self, timeout: float | None, metadata: Metadata) -> list[Field]:
-        """Return the fields of a call. Raises ValueError for metadata that cannot be said."""
+        """Return the fields of a call. Raises ValueError for invalid metadata."""
         fields = [*self._fields, *self._channel.asked_fields()]
         if timeout is not None:
             fields = [*fields, ("grpc-timeout", f"{_timeout_ms(timeout)}m")]
@@ -271,7 +267,7 @@ def _field(entry: tuple[str, str | bytes]) -> Field:
         value = b64encode(value).rstrip(b"=").decode()
     flaw = flaw_of((name, value))
     if flaw is not None or name.startswith(":"):
-        raise ValueError(flaw or f"the name {name[:64]!r} is none of metadata")
+        raise ValueError(flaw or f"{name[:64]!r} is not a valid name of metadata")
     return name, value
 
 
@@ -284,6 +280,6 @@ def connect(
 ) -> Http2Channel:
     """Return a channel to ADDRESS, "host:port", for `async with`. It connects when it is first called.
 
-    TLS is what handshakes need (`Certificate.client_context`); None: plaintext.
+    TLS is the context of handshakes (`Certificate.client_context`); None: plaintext.
     """
     return Http2Channel(address, limits, user_agent, tls)

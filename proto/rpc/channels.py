@@ -15,9 +15,9 @@ import enum
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Protocol, TypeAlias
 
-#: Pairs of keys in lower case and values; those of keys in "-bin" are bytes.
+#: Pairs of keys in lower case and values. The values of keys in "-bin" are bytes.
 Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
-#: A message to its bytes, and back.
+#: Converts a message to its bytes, and back.
 Serialize: TypeAlias = Callable[[Any], bytes]
 Deserialize: TypeAlias = Callable[[bytes], Any]
 
@@ -50,7 +50,7 @@ class End(enum.Enum):
     EOF = "eof"
 
 
-#: What reading returns once a stream has ended well.
+#: The result of a read after a stream has ended without an error.
 EOF: Final = End.EOF
 
 
@@ -96,7 +96,7 @@ class UnaryMethod(Protocol):
     def __call__(
         self, request: Any, *, timeout: float | None = None, metadata: Metadata = ()
     ) -> Awaitable[Any]:
-        """Return the answer to REQUEST, given up after TIMEOUT seconds. Raises CallFailed."""
+        """Return the answer to REQUEST, or give up after TIMEOUT seconds. Raises CallFailed."""
         ...
 
 
@@ -104,11 +104,11 @@ class StreamCall(Protocol):
     """An open stream in both directions. One task writes and one reads."""
 
     async def wait_for_connection(self) -> None:
-        """Return once the server is reached; raise CallFailed if it is not."""
+        """Return once the server is connected; raise CallFailed if that fails."""
         ...
 
     async def write(self, message: Any) -> None:
-        """Return once MESSAGE has left, as far as the server's windows allow. Raises InvalidStateError, CallFailed."""
+        """Send MESSAGE; return when the server's windows have allowed it. Raises InvalidStateError, CallFailed."""
         ...
 
     def write_nowait(self, message: Any) -> bool:
@@ -119,14 +119,14 @@ class StreamCall(Protocol):
         ...
 
     async def done_writing(self) -> None:
-        """Say that no message follows."""
+        """End the request: no message follows."""
         ...
 
     async def read(self) -> Any:
         """Return the next message, or `EOF`. Raises CallFailed."""
         ...
 
-    def hear(self, take: Callable[[Any], None] | None) -> None:
+    def deliver_to(self, take: Callable[[Any], None] | None) -> None:
         """Call TAKE with each message as it arrives, after those already received. None: messages wait for `read`.
 
         `read` reports the end.
@@ -138,7 +138,7 @@ class StreamCall(Protocol):
         ...
 
     def cancel(self) -> bool:
-        """Break it off; return False if it has ended."""
+        """Cancel the stream; return False if it has ended."""
         ...
 
     def done(self) -> bool:
@@ -146,7 +146,7 @@ class StreamCall(Protocol):
         ...
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Have CALLBACK called with the call when it ends; at once if it has."""
+        """Call CALLBACK with the call when it ends; at once if it has."""
         ...
 
     async def code(self) -> Any:
@@ -154,7 +154,7 @@ class StreamCall(Protocol):
         ...
 
     async def details(self) -> str | None:
-        """Return the sentence of the status, once it has ended."""
+        """Return the text of the status, once the stream has ended."""
         ...
 
     async def trailing_metadata(self) -> Any:
@@ -171,7 +171,7 @@ class StreamMethod(Protocol):
 
 
 class Channel(Protocol):
-    """A way to one server; it connects when it is first used, and again when it is used after a loss."""
+    """A connection to one server. It connects on first use, and on the first use after a loss."""
 
     def unary_unary(
         self, path: str, request_serializer: Serialize, response_deserializer: Deserialize
@@ -186,7 +186,7 @@ class Channel(Protocol):
         ...
 
     async def close(self, grace: float | None = None) -> None:
-        """Break everything off, and close. GRACE is None."""
+        """End all calls, and close. GRACE is None."""
         ...
 
     async def __aenter__(self) -> Channel:

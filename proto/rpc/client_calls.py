@@ -27,7 +27,7 @@ from .messages import MessageReader, with_prefix
 
 _HTTP_OK: Final = 200
 _CONTENT_TYPE: Final = "application/grpc"
-#: What a server that does not speak gRPC means.
+#: The status for the HTTP status of a server that does not speak gRPC.
 _BY_HTTP_STATUS: Final = {
     400: StatusCode.INTERNAL,
     401: StatusCode.UNAUTHENTICATED,
@@ -38,7 +38,7 @@ _BY_HTTP_STATUS: Final = {
     503: StatusCode.UNAVAILABLE,
     504: StatusCode.UNAVAILABLE,
 }
-#: What it means that a server breaks a stream off; other codes are INTERNAL.
+#: The status for a stream that the server reset; other codes are INTERNAL.
 _BY_RESET: Final = {
     ErrorCode.REFUSED_STREAM: StatusCode.UNAVAILABLE,
     ErrorCode.CANCEL: StatusCode.CANCELLED,
@@ -58,7 +58,7 @@ class Status(NamedTuple):
     kind: type[CallFailed] = CallFailed
 
     def failure(self) -> CallFailed:
-        """Return the error that it is."""
+        """Return the error with this status."""
         return ChannelClosed() if self is CLOSED else self.kind(*self[:3])
 
 
@@ -68,7 +68,7 @@ CLOSED: Final = Status(StatusCode.CANCELLED, "the channel was closed")
 
 
 def of_trailers(fields: Iterable[Field]) -> Status:
-    """Return the status that trailers with FIELDS say."""
+    """Return the status in trailers with FIELDS."""
     fields = list(fields)
     said = dict(fields)
     number = said.get("grpc-status")
@@ -82,15 +82,13 @@ def of_trailers(fields: Iterable[Field]) -> Status:
 
 
 def of_reset(code: int) -> Status:
-    """Return the status of a call whose stream was broken off with CODE."""
+    """Return the status of a call whose stream was reset with CODE."""
     try:
         known = ErrorCode(code)
         name = known.name
     except ValueError:
-        return Status(StatusCode.INTERNAL, f"the server broke the call off with code {code}")
-    return Status(
-        _BY_RESET.get(known, StatusCode.INTERNAL), f"the server broke the call off: {name}"
-    )
+        return Status(StatusCode.INTERNAL, f"the server reset the call with code {code}")
+    return Status(_BY_RESET.get(known, StatusCode.INTERNAL), f"the server reset the call: {name}")
 
 
 def _metadata(fields: Iterable[Field]) -> Iterator[tuple[str, str | bytes]]:
@@ -104,11 +102,11 @@ def _metadata(fields: Iterable[Field]) -> Iterator[tuple[str, str | bytes]]:
             try:
                 yield name, b64decode(part.strip() + "=" * (-len(part.strip()) % 4), validate=True)
             except binascii.Error:
-                continue  # It was not for us to check what we do not know.
+                continue  # Not checked before, because unknown fields are not used here.
 
 
 class AnswerReader:
-    """Puts one answer together; its messages may have SIZE_MAX bytes each."""
+    """Assembles one answer, with messages of up to SIZE_MAX bytes each."""
 
     __slots__ = ("_messages", "_size_max")
 
@@ -117,7 +115,7 @@ class AnswerReader:
         self._messages: MessageReader | None = None
 
     def head(self, http_status: int, fields: list[Field], *, ended: bool) -> Status | None:
-        """Take the head of the answer; return how the call has ended, if it has."""
+        """Process the head of the answer; return the status if the call has ended."""
         said = dict(fields)
         if ended and "grpc-status" in said:
             return of_trailers(fields)
@@ -126,7 +124,7 @@ class AnswerReader:
             code = _BY_HTTP_STATUS.get(http_status, StatusCode.UNKNOWN)
             kind = content_type[:60] or "nothing"
             return Status(
-                code, f"no gRPC is spoken there: the answer is HTTP {http_status}, {kind}"
+                code, f"the server does not speak gRPC: the answer is HTTP {http_status}, {kind}"
             )
         if ended:
             return of_trailers(fields)
@@ -135,7 +133,7 @@ class AnswerReader:
         return None
 
     def data(self, piece: bytes) -> Iterator[bytes]:
-        """Yield the messages that PIECE of the body completes; raise CallFailed for what is none."""
+        """Yield the messages that PIECE of the body completes; raise CallFailed if one is invalid."""
         assert self._messages is not None, "the head comes first"
         try:
             for message in self._messages.feed(piece):
@@ -146,23 +144,29 @@ class AnswerReader:
             raise CallFailed(StatusCode.INTERNAL, error.message) from None
 
     def end(self, fields: list[Field]) -> Status:
-        """Return how the call has ended, by the FIELDS of its trailers; none: it had none."""
+        """Return the status of the call by the FIELDS of its trailers; none: it had no trailers."""
         status = of_trailers(fields)
-        if status.code is StatusCode.OK and self._messages is not None and self._messages.is_half:
-            return Status(StatusCode.INTERNAL, "the answer ends within a message")
+        if (
+            status.code is StatusCode.OK
+            and self._messages is not None
+            and self._messages.is_incomplete
+        ):
+            return Status(StatusCode.INTERNAL, "the answer ends inside a message")
         return status
 
 
-_EXPIRED: Final = Status(StatusCode.DEADLINE_EXCEEDED, "no answer came in time")
-_TWO: Final = Status(StatusCode.INTERNAL, "the server answered twice")
-_NONE: Final = Status(StatusCode.INTERNAL, "the server answered well and said nothing")
+_EXPIRED: Final = Status(StatusCode.DEADLINE_EXCEEDED, "no answer arrived in time")
+_TWO: Final = Status(StatusCode.INTERNAL, "the server sent two answers to a unary call")
+_NONE: Final = Status(
+    StatusCode.INTERNAL, "the server ended a unary call with OK but without an answer"
+)
 
 
 class CallLink(Protocol):
-    """The connection of a call, as the call sees it: `client_link.ClientLink`."""
+    """The connection of a call, as the call uses it: `client_link.ClientLink`."""
 
     def send(self, stream_id: int, data: bytes) -> bool:
-        """Write DATA of a request's body; return whether all of the stream left. If not, its call hears when it has."""
+        """Write DATA of a request's body; return whether all of the stream was sent. If not, `on_drained` follows."""
         ...
 
     def queued_of(self, stream_id: int) -> int:
@@ -174,7 +178,7 @@ class CallLink(Protocol):
         ...
 
     def hold(self, stream_id: int) -> None:
-        """Have the server send no more of STREAM_ID than its window takes."""
+        """Stop the server from sending more of STREAM_ID than fits its window."""
         ...
 
     def release(self, stream_id: int) -> None:
@@ -182,14 +186,14 @@ class CallLink(Protocol):
         ...
 
     def forget(self, stream_id: int, code: ErrorCode) -> None:
-        """Let go of a call, and break its stream off with CODE if it is not over."""
+        """Remove a call, and reset its stream with CODE if it has not ended."""
         ...
 
 
 class ClientCall(ABC):
-    """What calls of both kinds have in common. FIELDS are the head of the request."""
+    """The common part of calls of both kinds. FIELDS are the head of the request."""
 
-    #: The whole request, if it is known from the start.
+    #: The complete request, if it is known from the start.
     body: bytes | None = None
 
     def __init__(self, fields: list[Field], limits: ChannelLimits, timeout_s: float | None) -> None:
@@ -198,28 +202,26 @@ class ClientCall(ABC):
         self._reader = AnswerReader(limits.message_bytes_max)
         self._link: CallLink | None = None
         self._stream_id = 0
-        #: How it ended; None: it has not.
+        #: The status of an ended call; None: it has not ended.
         self.status: Status | None = None
         self._timer: asyncio.TimerHandle | None = None
         if timeout_s is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(timeout_s, 0), self.end, _EXPIRED)
 
-    # --- the connection's side
-
     def begin(self, link: CallLink, stream_id: int) -> None:
-        """Note that it has started, as STREAM_ID of LINK."""
+        """Set the connection LINK and the STREAM_ID on which the call has started."""
         self._link = link
         self._stream_id = stream_id
 
     def on_head(self, http_status: int, fields: list[Field], *, ended: bool) -> None:
-        """Take the head of the answer."""
+        """Process the head of the answer."""
         status = self._reader.head(http_status, fields, ended=ended)
         if status is not None:
             self.end(status)
 
     def on_data(self, piece: bytes, *, ended: bool) -> None:
-        """Take a piece of the answer's body."""
+        """Process a piece of the answer's body."""
         try:
             for message in self._reader.data(piece):
                 self._on_message(message)
@@ -229,16 +231,16 @@ class ClientCall(ABC):
             self.end(self._reader.end([]))
 
     def on_trailers(self, fields: list[Field]) -> None:
-        """Take the end of the answer."""
+        """Process the trailers of the answer."""
         self.end(self._reader.end(fields))
 
     def on_reset(self, code: int) -> None:
-        """Note that the server broke it off."""
+        """Process a reset by the server."""
         self.end(of_reset(code))
 
     @abstractmethod
     def on_drained(self) -> None:
-        """Note that what was written has left."""
+        """Called when all written bytes were sent."""
 
     def end(self, status: Status) -> None:
         """End with STATUS, unless it has ended."""
@@ -252,7 +254,7 @@ class ClientCall(ABC):
         self._on_end()
 
     def cancel(self) -> bool:
-        """Break it off; return False if it has ended."""
+        """Cancel it; return False if it has ended."""
         if self.status is not None:
             return False
         self.end(CANCELLED)
@@ -260,15 +262,15 @@ class ClientCall(ABC):
 
     @abstractmethod
     def _on_message(self, message: bytes) -> None:
-        """Take MESSAGE of the answer."""
+        """Process MESSAGE of the answer."""
 
     @abstractmethod
     def _on_end(self) -> None:
-        """Know that it is over: `status` says how."""
+        """Called after the end: `status` is the result."""
 
 
 class ClientUnaryCall(ClientCall):
-    """One question, its answer, and who waits for it."""
+    """A unary call: one request, its answer, and the task that waits for it."""
 
     def __init__(
         self, fields: list[Field], body: bytes, limits: ChannelLimits, timeout_s: float | None
@@ -306,7 +308,7 @@ class ClientUnaryCall(ClientCall):
 
 
 class ClientStreamCall(ClientCall):
-    """A stream: messages to send, and messages that were not read yet. It is a `channels.StreamCall`."""
+    """A stream: messages to send, and received messages that were not read yet. It is a `channels.StreamCall`."""
 
     def __init__(
         self,
@@ -325,11 +327,9 @@ class ClientStreamCall(ClientCall):
         self._unread_bytes = 0
         self._held = False
         self._done_writing = False
-        #: Tasks that wait: for the connection, for written bytes to leave, for a message, for the end.
+        #: Tasks that wait: for the connection, for written bytes to be sent, for a message, for the end.
         self._waiting: set[asyncio.Future[None]] = set()
         self._on_done: list[Callable[[Any], None]] = []
-
-    # --- the connection's side
 
     def begin(self, link: CallLink, stream_id: int) -> None:
         super().begin(link, stream_id)
@@ -372,8 +372,6 @@ class ClientStreamCall(ClientCall):
         finally:
             self._waiting.discard(waiting)
 
-    # --- the caller's side
-
     async def wait_for_connection(self) -> None:
         while self._link is None and self.status is None:
             await self._news()
@@ -396,7 +394,7 @@ class ClientStreamCall(ClientCall):
         link = self._link
         if link is None or self.status is not None:
             raise asyncio.InvalidStateError("the stream has ended")
-        # A message leaves completely or not at all: the writer of the next one waits for a window here.
+        # A message is sent completely or not at all: the writer of the next one waits for a window here.
         await self._drained(link)
         if not link.send(self._stream_id, data):
             await self._drained(link)
@@ -418,13 +416,13 @@ class ClientStreamCall(ClientCall):
         return True
 
     def _encoded(self, message: Any) -> bytes:
-        """Return MESSAGE as it travels. Raises CallFailed if it is too large."""
+        """Return MESSAGE encoded. Raises CallFailed if it is too large."""
         data = self._serialize(message)
         if len(data) > self._limits.message_bytes_max:
             raise too_large(len(data), self._limits).failure()
         return with_prefix(data)
 
-    def hear(self, take: Callable[[Any], None] | None) -> None:
+    def deliver_to(self, take: Callable[[Any], None] | None) -> None:
         self._take = take
 
     async def done_writing(self) -> None:
@@ -484,16 +482,16 @@ class ClientStreamCall(ClientCall):
 
 
 def decoded(deserialize: Deserialize, message: bytes) -> Any:
-    """Return what MESSAGE is; raise CallFailed if it is nothing."""
+    """Return MESSAGE decoded; raise CallFailed if that fails."""
     try:
         return deserialize(message)
-    except Exception as error:  # The edge: bytes of a server, which may be anything.
+    except Exception as error:  # The bytes come from a server and may be anything.
         raise CallFailed(StatusCode.INTERNAL, f"the answer cannot be decoded: {error}") from error
 
 
 def too_large(size: int, limits: ChannelLimits) -> Status:
-    """Return how a call ends whose message of SIZE bytes is not sent."""
+    """Return the status of a call whose message of SIZE bytes is too large to be sent."""
     return Status(
         StatusCode.RESOURCE_EXHAUSTED,
-        f"sent message larger than max: {size} bytes, the limit is {limits.message_bytes_max}; send less at once",
+        f"sent message larger than max: {size} bytes, the limit is {limits.message_bytes_max}. Send less at once",
     )

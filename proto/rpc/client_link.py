@@ -1,7 +1,7 @@
 """One connection of a client to its server over HTTP/2.
 
-Calls of one turn of the event loop leave in one write. A server that is silent during calls is probed with PING. After
-its GOAWAY, open calls continue and new ones use another connection.
+All data written in one turn of the event loop is sent in one write. A server that is silent during calls is probed with
+PING. After its GOAWAY, open calls continue and new ones use another connection.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from .listening import PORT_MAX
 
 logger = logging.getLogger(__name__)
 
-#: What is read at once.
+#: Bytes of one read.
 READ_BYTES: Final = 256 * 1024
-#: What may wait to be written before bodies wait elsewhere.
+#: When this much waits in the transport, bodies wait in their streams instead.
 WRITE_BYTES: Final = 256 * 1024
 _ALIVE: Final = b"alive?  "
-#: How records of TLS begin that a server may open with: alerts, handshakes.
+#: The first byte of TLS records that a server may begin with: alerts, handshakes.
 _TLS_RECORDS: Final = (0x15, 0x16)
-#: OpenSSL's words for what an operator can do something about, in plainer ones.
+#: Plain words for those errors of OpenSSL that an operator can fix.
 _TLS_REASONS: Final = {
     "WRONG_VERSION_NUMBER": "the server speaks plaintext at this port: connect without TLS",
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the server wants a certificate from whoever connects",
-    "TLSV1_ALERT_UNKNOWN_CA": "the server does not believe the certificate that it was shown: unknown authority",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the certificate that the server was shown has expired",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the server requires a client certificate",
+    "TLSV1_ALERT_UNKNOWN_CA": "the server does not trust the client certificate: unknown authority",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client certificate has expired",
 }
-#: Another address of a name is tried in parallel when the first has not answered by then (RFC 8305 §5).
+#: After this time without an answer, another address of the name is tried in parallel (RFC 8305 §5).
 _NEXT_ADDRESS_S: Final = 0.25
 
 
@@ -75,13 +75,13 @@ class ClientLink(asyncio.BufferedProtocol):
         self._is_dirty = False
         self._told_leaving = False
         self._heard_ms = self._now_ms()
-        #: The server was asked whether it is there, and has said nothing since.
+        #: Was a PING sent since the server last sent anything?
         self._asked = False
         self._look_later = self._loop.call_later(limits.keepalive_ms / 1000, self._look)
-        #: Why it will be over, once that is known better than the socket knows.
+        #: The reason of the end, if this side knows it better than the socket.
         self._reason = ""
         self._ready: asyncio.Future[None] = self._loop.create_future()
-        #: Done when it is over.
+        #: Done when the connection has ended.
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
     @classmethod
@@ -92,14 +92,14 @@ class ClientLink(asyncio.BufferedProtocol):
         leaving: Callable[[ClientLink], None],
         tls: ssl.SSLContext | None = None,
     ) -> ClientLink:
-        """Return a connection to ADDRESS, "host:port", once its settings are there. Raises OSError, ValueError."""
+        """Return a connection to ADDRESS, "host:port", once its settings have arrived. Raises OSError, ValueError."""
         host, _, port = address.rpartition(":")
         if not (host and port.isdecimal() and 0 < int(port) <= PORT_MAX):
-            raise ValueError(f"{address[:60]!r} is no host:port")
+            raise ValueError(f"{address[:60]!r} is not host:port")
         host = host.strip("[]")
         loop = asyncio.get_running_loop()
-        # The race of a name's addresses can leave a socket open where it is broken off. Only asyncio's own loops know
-        # it: with uvloop one address is tried after the other.
+        # If the parallel attempts are cancelled, a socket can stay open. Only asyncio's own loops support them: with
+        # uvloop, one address is tried after the other.
         race: dict[str, Any] = {}
         if isinstance(loop, asyncio.BaseEventLoop) and not _is_address(host):
             race["happy_eyeballs_delay"] = _NEXT_ADDRESS_S
@@ -120,23 +120,21 @@ class ClientLink(asyncio.BufferedProtocol):
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1000)
 
-    # --- asyncio's side
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self._transport.set_write_buffer_limits(high=WRITE_BYTES)
-        # Without, small messages wait 40 ms for the peer.
+        # Without it, small messages wait 40 ms for an acknowledgement of the peer.
         self._transport.get_extra_info("socket").setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         self.flush()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        # A view: asyncio's TLS reads one record after the other into slices of it, which a bytearray would copy.
+        # A memoryview: asyncio's TLS reads each record into a slice of it. Slices of a bytearray are copies.
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
             self._on_bytes(bytes(self._view[:nbytes]))
-        except Exception as bug:  # The edge: an unexpected error ends only its own connection.
+        except Exception as bug:  # An unexpected error ends only its own connection.
             self._fail(bug)
 
     def _fail(self, bug: Exception) -> None:
@@ -156,17 +154,15 @@ class ClientLink(asyncio.BufferedProtocol):
         reason = self._reason or (reason_of(exc) if exc is not None else "the server closed it")
         said_nothing = exc is None or isinstance(exc, ConnectionResetError)
         if said_nothing and not (self._ready.done() or self._is_secure or self._has_heard):
-            reason += " without a word: does it take TLS alone?"
+            reason += " without an answer: does it accept only TLS?"
         if not self._ready.done():
-            # A server that wants another certificate says so when this side takes the handshake for over (TLS 1.3).
+            # A server that requires another certificate says so after this side has finished the handshake (TLS 1.3).
             told = exc if isinstance(exc, ssl.SSLError) else ConnectionError(reason)
             self._ready.set_exception(told)
         self._tell_leaving()
         self._end_all(Status(StatusCode.UNAVAILABLE, f"the connection was lost: {reason}"))
         if not self.closed.done():
             self.closed.set_result(None)
-
-    # --- what comes
 
     def _on_bytes(self, data: bytes) -> None:
         now_ms = self._now_ms()
@@ -219,25 +215,25 @@ class ClientLink(asyncio.BufferedProtocol):
                     call.on_reset(event.code)
                 elif not self._http2.ended:  # Else all of them end alike.
                     del self._calls[event.stream_id]
-                    call.end(Status(StatusCode.INTERNAL, "the answer does not keep to HTTP/2"))
+                    call.end(Status(StatusCode.INTERNAL, "the answer violates HTTP/2"))
             case Drained():
                 call.on_drained()
 
     def _on_end(self, event: ClientEvent) -> None:
-        """Have new calls go elsewhere: the server said GOAWAY, or does not keep to HTTP/2 and is given up."""
+        """Make new calls use another connection: the server sent GOAWAY, or violated HTTP/2."""
         if isinstance(event, GoAwayReceived):
             if event.code == ErrorCode.INADEQUATE_SECURITY and not self._ready.done():
                 self._refused_plaintext()
             self._reason = event.reason or f"GOAWAY with code {event.code}"
         elif isinstance(event, ConnectionEnded):
-            self._reason = f"the server does not keep to HTTP/2: {event.reason}"
+            self._reason = f"the server violates HTTP/2: {event.reason}"
             self._end_all(Status(StatusCode.UNAVAILABLE, self._reason))
         self._tell_leaving()
 
     def _refused_plaintext(self) -> None:
-        """Give up: the server takes TLS alone."""
+        """End the connection: the server accepts only TLS."""
         self._ready.set_exception(
-            ssl.SSLError(1, "the server takes no plaintext at this port: connect with TLS")
+            ssl.SSLError(1, "the server accepts no plaintext at this port: connect with TLS")
         )
         self._transport.abort()
 
@@ -252,22 +248,20 @@ class ClientLink(asyncio.BufferedProtocol):
             self._told_leaving = True
             self._leaving(self)
 
-    # --- what leaves
-
-    def touch(self) -> None:
-        """Have what was written leave at the end of this turn of the loop."""
+    def schedule_flush(self) -> None:
+        """Flush at the end of this turn of the loop."""
         if not (self._is_handling or self._is_dirty):
             self._is_dirty = True
-            self._loop.call_soon(self._flush_touched)
+            self._loop.call_soon(self._flush_scheduled)
 
-    def _flush_touched(self) -> None:
+    def _flush_scheduled(self) -> None:
         try:
             self.flush()
-        except Exception as bug:  # The edge, as where bytes come in.
+        except Exception as bug:  # As in `buffer_updated`.
             self._fail(bug)
 
     def flush(self) -> None:
-        """Write what there is to write."""
+        """Write all pending bytes to the transport, as far as it accepts them."""
         self._is_dirty = False
         http2, transport = self._http2, self._transport
         while not transport.is_closing():
@@ -282,15 +276,13 @@ class ClientLink(asyncio.BufferedProtocol):
         if http2.ended or (http2.is_going_away and not self._calls):
             transport.close()
 
-    # --- calls
-
     @property
     def is_usable(self) -> bool:
-        """May calls begin here?"""
+        """Can calls start on this connection?"""
         return not (self._told_leaving or self._http2.is_going_away or self._transport.is_closing())
 
     def begin(self, call: ClientCall) -> None:
-        """Begin CALL, or have it wait until the server takes one more."""
+        """Start CALL, or let it wait until the server accepts one more."""
         if self._http2.can_open:
             self._open(call)
         elif len(self._waiting) < self._limits.waiting_max:
@@ -302,7 +294,7 @@ class ClientLink(asyncio.BufferedProtocol):
         stream_id = self._http2.open(call.fields, call.body)
         self._calls[stream_id] = call
         call.begin(self, stream_id)
-        self.touch()
+        self.schedule_flush()
 
     def _open_waiting(self) -> None:
         while self._waiting and self._http2.can_open:
@@ -311,14 +303,14 @@ class ClientLink(asyncio.BufferedProtocol):
                 self._open(call)
 
     def take_waiting(self) -> list[ClientCall]:
-        """Return the calls that have not started; they use another connection."""
+        """Return the calls that have not started, for use on another connection."""
         waiting, self._waiting = self._waiting, deque()
         return [call for call in waiting if call.status is None]
 
     def send(self, stream_id: int, data: bytes) -> bool:
-        """Write DATA of a request's body; return whether all of the stream left. If not, its call hears when it has."""
+        """Write DATA of a request's body; return whether all of the stream was sent. If not, `on_drained` follows."""
         self._http2.send_data(stream_id, data)
-        self.touch()
+        self.schedule_flush()
         if not self._http2.queued_of(stream_id):
             return True
         self._http2.tell_below(stream_id, 1)
@@ -331,26 +323,24 @@ class ClientLink(asyncio.BufferedProtocol):
     def send_end(self, stream_id: int) -> None:
         """End the request after its body."""
         self._http2.send_end(stream_id)
-        self.touch()
+        self.schedule_flush()
 
     def hold(self, stream_id: int) -> None:
-        """Let the server send no more on STREAM_ID than it may already."""
+        """Stop the server from sending more on STREAM_ID than it already may."""
         self._http2.hold(stream_id)
 
     def release(self, stream_id: int) -> None:
         """Undo `hold`."""
         self._http2.release(stream_id)
-        self.touch()
+        self.schedule_flush()
 
     def forget(self, stream_id: int, code: ErrorCode) -> None:
-        """Break STREAM_ID off with CODE, if the server has not ended it."""
+        """Reset STREAM_ID with CODE, if the server has not ended it."""
         if self._calls.pop(stream_id, None) is not None:
             self._http2.reset(stream_id, code)
             if self._waiting:
                 self._open_waiting()
-            self.touch()
-
-    # --- silence, and the end
+            self.schedule_flush()
 
     def _look_in(self, wait_ms: int) -> None:
         self._look_later.cancel()
@@ -386,7 +376,7 @@ class ClientLink(asyncio.BufferedProtocol):
 
 
 def _is_address(host: str) -> bool:
-    """Is HOST an IP address, and no name?"""
+    """Is HOST an IP address (and not a name)?"""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -398,19 +388,19 @@ def too_many(limits: ChannelLimits) -> Status:
     """Return the status of a call beyond the channel's limit."""
     return Status(
         StatusCode.RESOURCE_EXHAUSTED,
-        f"{limits.waiting_max} calls wait for this server already: ask less at once",
+        f"{limits.waiting_max} calls already wait for this server (the limit): send fewer at once",
     )
 
 
 def disagrees_on_tls(error: Exception) -> bool:
-    """Will connecting end with ERROR again, because of what the two sides believe and speak?"""
+    """Will a retry fail with ERROR again, because the TLS settings of the two sides do not fit?"""
     return isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
 
 
 def reason_of(error: Exception) -> str:
-    """Return why ERROR came: the words of TLS, or of the operating system where asyncio wraps them."""
+    """Return the reason of ERROR: that of TLS, or that of the operating system if asyncio wraps it."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"TLS failed: the server's certificate is not believed: {error.verify_message}"
+        return f"TLS failed: the server's certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         reason = getattr(error, "reason", None) or ""
         return (

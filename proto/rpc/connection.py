@@ -2,12 +2,12 @@
 
     connection = ServerConnection(ConnectionLimits(), now_ms)
     for event in connection.receive(data, now_ms): …      # requests, pieces of bodies, resets, the end
-    connection.answer(stream_id, head, body, trailers)    # the caller encodes the blocks (hpack.literal)
+    connection.answer(stream_id, head, body, trailers)    # encoded by the caller (hpack.literal)
     write(connection.take())                              # while `has_more`
 
     connection = ClientConnection(ConnectionLimits(), now_ms)
     write(connection.take())                              # the preface and SETTINGS, at once
-    stream_id = connection.open(fields, message)          # once it `can_open`
+    stream_id = connection.open(fields, message)          # when it `can_open`
     for event in connection.receive(data, now_ms): …      # heads, pieces of bodies, trailers, resets, the end
 
 A connection handles frames, streams, windows and blocks of fields. It does not know gRPC, sockets or clocks. `receive`
@@ -67,9 +67,9 @@ IncomingT = TypeVar("IncomingT", bound=Incoming)
 
 
 class Http2Connection(ABC, Generic[EventT, IncomingT]):
-    """One end, from its first byte on. Its owner says the time. What is said of streams that are over is dropped."""
+    """One end of a connection. Its owner passes the time. Writes to streams that have ended are dropped."""
 
-    #: The half that reads. Subclasses create it.
+    #: The reading half. Subclasses create it.
     _incoming: IncomingT
 
     def __init__(self, limits: ConnectionLimits, now_ms: int) -> None:
@@ -79,13 +79,13 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
         self._streams = self._table.open
         self._events: list[Any] = []
         self._outgoing = Outgoing(self._budget, self._written, self._drained)
-        #: It is over: nothing that comes is looked at any more.
+        #: Has it ended? Then received bytes are ignored.
         self.ended = False
-        #: Why it is.
+        #: The reason of the end.
         self.end_code = ErrorCode.NO_ERROR
 
     def _announce(self, more: dict[int, int]) -> None:
-        """Tell the peer the limits, and MORE settings."""
+        """Send the limits, and MORE settings, to the peer."""
         limits = self._limits
         own = {
             ENABLE_PUSH: 0,
@@ -97,10 +97,8 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
         if limits.connection_window > DEFAULT_WINDOW:
             self._outgoing.write(window_update(0, limits.connection_window - DEFAULT_WINDOW))
 
-    # --- bytes in, events out
-
     def receive(self, data: bytes, now_ms: int) -> list[EventT]:
-        """Take DATA, received at NOW_MS, and return its events. DATA after the end of the connection is ignored."""
+        """Process DATA, received at NOW_MS, and return its events. DATA after the end of the connection is ignored."""
         if self.ended:
             return []
         try:
@@ -112,23 +110,21 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
         return self.events()
 
     def events(self) -> list[EventT]:
-        """Return the events that were not returned yet; writing can cause events, too."""
+        """Return new events. Writing can cause events, too."""
         events, self._events = self._events, []
         return events
 
-    # --- bytes out
-
     def take(self) -> bytes:
-        """Return what is to be written now; ask again while `has_more`."""
+        """Return bytes to write now; call it again while `has_more`."""
         return self._outgoing.take()
 
     @property
     def has_more(self) -> bool:
-        """May more be taken, without news from the peer?"""
+        """Does `take` return more, without news from the peer?"""
         return self._outgoing.has_more
 
     def pause(self) -> None:
-        """Hold bodies back: what was taken has not left yet."""
+        """Hold bodies back: the bytes taken were not sent yet."""
         self._outgoing.pause()
 
     def resume(self) -> None:
@@ -156,15 +152,13 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
         if stream is not None:
             stream.tell_below = size
 
-    # --- streams
-
     @property
     def streams(self) -> int:
-        """How many streams are open."""
+        """The number of open streams."""
         return len(self._streams)
 
     def send_data(self, stream_id: int, data: bytes) -> None:
-        """Write DATA of the body, or have it wait for a window."""
+        """Write DATA of the body, or queue it until a window allows it."""
         stream = self._streams.get(stream_id)
         if stream is not None and not stream.ending:
             self._outgoing.body(stream, data)
@@ -178,7 +172,7 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
             self._table.add_reset(stream_id)
 
     def hold(self, stream_id: int) -> None:
-        """Give nothing back of what comes on STREAM_ID from now on: its reader is busy."""
+        """Do not open the window of STREAM_ID for further data: its reader is busy."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.held = True
@@ -191,17 +185,15 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
             self._incoming.open_window(stream)
 
     def earn(self) -> None:
-        """Count a message that came: it was of use."""
+        """Refill the flood budget for a useful message."""
         self._budget.earn(flood_budget.MESSAGE)
 
-    # --- the connection itself
-
     def ping(self, payload: bytes) -> None:
-        """Ask the peer whether it is there; PAYLOAD is eight bytes, which it sends back."""
+        """Send a PING with PAYLOAD, eight bytes, which the peer returns."""
         self._outgoing.write(frame(PING, 0, 0, payload))
 
     def end(self, code: ErrorCode, reason: str) -> None:
-        """End the connection now: every stream is over."""
+        """End the connection and all its streams now."""
         if self.ended:
             return
         self.ended = True
@@ -214,40 +206,38 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
         self._events.append(ConnectionEnded(code, reason))
 
     def drop(self) -> None:
-        """Let go of all that waits to be written: the connection is gone."""
+        """Drop everything that waits to be written: the connection is lost."""
         for stream in self._streams.values():
             self._outgoing.forget(stream)
         self._streams.clear()
 
     @abstractmethod
     def _last_of_peer(self) -> int:
-        """Return the last stream of the peer that was looked at."""
-
-    # --- what the halves tell
+        """Return the last stream of the peer that was processed."""
 
     def _tell(self, event: Any) -> None:
         self._events.append(event)
 
     @abstractmethod
     def _written(self, stream: Http2Stream) -> None:
-        """Know that all has left that this end says on STREAM."""
+        """Called when this side of STREAM is completely sent."""
 
     def _drained(self, stream: Http2Stream) -> None:
         self._events.append(Drained(stream.id))
 
 
 class ServerConnection(Http2Connection[Event, Incoming]):
-    """One connection, from its preface on. Its owner says the time."""
+    """A server's connection, from its preface on. Its owner passes the time."""
 
     def __init__(self, limits: ConnectionLimits, now_ms: int) -> None:
         super().__init__(limits, now_ms)
         self._incoming = Incoming(limits, self._table, self._outgoing, self._budget, self._tell)
-        #: Its end is announced.
+        #: Was its end announced?
         self._is_leaving = False
         self._announce({MAX_CONCURRENT_STREAMS: limits.streams_max})
 
     def receive(self, data: bytes, now_ms: int) -> list[Event]:
-        """Take DATA, received at NOW_MS, and return its events, without those of streams that DATA opens and resets."""
+        """Process DATA, received at NOW_MS, and return its events, without streams that DATA both opens and resets."""
         told = super().receive(data, now_ms)
         stale, reset_by_peer = self._incoming.stale, self._incoming.reset_by_peer
         if stale:
@@ -256,13 +246,11 @@ class ServerConnection(Http2Connection[Event, Incoming]):
             told.insert(0, CallsReset(tuple(reset_by_peer)))
         return told
 
-    # --- what takes too long
-
     def check(self, now_ms: int) -> list[Event]:
         """End what takes too long at NOW_MS: incomplete frames, and responses that the peer does not read."""
         if self.ended:
             return []
-        if self._incoming.half_for_ms(now_ms) >= self._limits.half_sent_ms:
+        if self._incoming.incomplete_for_ms(now_ms) >= self._limits.half_sent_ms:
             self.end(
                 ErrorCode.ENHANCE_YOUR_CALM,
                 f"a frame or a block of fields is incomplete after {self._limits.half_sent_ms} ms",
@@ -280,20 +268,18 @@ class ServerConnection(Http2Connection[Event, Incoming]):
                 self._events.append(StreamReset(stream.id, ErrorCode.CANCEL, by_peer=False))
 
     @property
-    def is_half_sent(self) -> bool:
-        """Does the preface, a frame or a block of fields wait for its rest?"""
-        return self._incoming.is_half
-
-    # --- answers; those on streams that are over are dropped
+    def is_incomplete(self) -> bool:
+        """Is the preface, a frame or a block of fields incomplete?"""
+        return self._incoming.is_incomplete
 
     def answer(self, stream_id: int, head: bytes, body: bytes, trailers: bytes) -> None:
-        """Write a whole answer on STREAM_ID: blocks HEAD and TRAILERS, and BODY between them."""
+        """Write a complete answer on STREAM_ID: the blocks HEAD and TRAILERS, with BODY between them."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             self._outgoing.answer(stream, head, body, trailers)
 
     def send_headers(self, stream_id: int, block: bytes, *, ends: bool = False) -> None:
-        """Write the BLOCK of fields that an answer begins with, or (ENDS) consists of."""
+        """Write the first BLOCK of fields of an answer; ENDS: it is the only one."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             self._outgoing.headers(stream, block, ends=ends)
@@ -305,39 +291,37 @@ class ServerConnection(Http2Connection[Event, Incoming]):
             self._outgoing.finish(stream, trailers)
 
     def drop_body(self, stream_id: int) -> None:
-        """Drop what waits of the answer's body: its end follows what has left."""
+        """Drop the queued part of the answer's body: the end follows directly."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             self._outgoing.forget(stream)
 
     def queued_most(self) -> list[tuple[int, int]]:
-        """Return streams whose bodies wait, and how many bytes of each, the most first."""
+        """Return the streams with queued bodies and the number of bytes of each, the largest first."""
         found = [(stream.id, stream.queued) for stream in self._streams.values() if stream.queued]
         return sorted(found, key=itemgetter(1), reverse=True)
 
     def cut_short(self, stream_id: int, trailers: bytes) -> None:
-        """Drop what waits of the answer's body, and end it with a block of TRAILERS instead."""
+        """Drop the queued part of the answer's body, and end it with a block of TRAILERS instead."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             self._outgoing.forget(stream)
             self._outgoing.finish(stream, trailers)
 
-    # --- its end
-
     def announce_goaway(self) -> None:
-        """Tell the peer to open no more streams here; those that are under way to us are still served."""
+        """Tell the peer to open no more streams. Streams already on their way are still served."""
         self._is_leaving = True
         self._outgoing.write(goaway(STREAM_MASK, ErrorCode.NO_ERROR))
 
     def goaway(self) -> None:
-        """Serve no further streams: a second or so after `announce_goaway`, so that none is lost."""
+        """Serve no more streams. Call it about a second after `announce_goaway`, so that none is lost."""
         if self._incoming.last_served is None:
             last = self._incoming.refuse_more()
             self._outgoing.write(goaway(last, ErrorCode.NO_ERROR))
 
     @property
     def is_done(self) -> bool:
-        """Are new streams refused, and those that were open over?"""
+        """Are new streams refused, and have the open ones ended?"""
         return self._incoming.last_served is not None and not self._streams
 
     def _last_of_peer(self) -> int:
@@ -356,12 +340,12 @@ class ServerConnection(Http2Connection[Event, Incoming]):
             self._table.add_reset(stream.id)
 
 
-#: Fields that differ from call to call are not worth a place in the table.
+#: Fields whose value differs between calls are not added to the table.
 _UNINDEXED = ("grpc-timeout",)
 
 
 class ClientConnection(Http2Connection[ClientEvent, ClientIncoming]):
-    """One connection, from its preface on. Its owner says the time."""
+    """A client's connection, from its preface on. Its owner passes the time."""
 
     def __init__(self, limits: ConnectionLimits, now_ms: int) -> None:
         super().__init__(limits, now_ms)
@@ -372,16 +356,14 @@ class ClientConnection(Http2Connection[ClientEvent, ClientIncoming]):
         self._outgoing.write(PREFACE)
         self._announce({})
 
-    # --- requests; what is said of streams that are over is dropped
-
     @property
     def is_ready(self) -> bool:
-        """Has the server said how many streams it takes, and the like? Nothing is opened before."""
+        """Have the server's settings arrived? No stream is opened before."""
         return self._incoming.is_ready
 
     @property
     def is_going_away(self) -> bool:
-        """Are there to be no new streams: the server said so, it is over, or all numbers are used?"""
+        """Are new streams impossible? (The server sent GOAWAY, the connection has ended, or all ids are used.)"""
         return (
             self.ended
             or self._incoming.answered_up_to is not None
@@ -390,7 +372,7 @@ class ClientConnection(Http2Connection[ClientEvent, ClientIncoming]):
 
     @property
     def can_open(self) -> bool:
-        """Would the server take one more stream now?"""
+        """Would the server accept one more stream now?"""
         return (
             self.is_ready
             and not self.is_going_away
@@ -398,7 +380,7 @@ class ClientConnection(Http2Connection[ClientEvent, ClientIncoming]):
         )
 
     def open(self, fields: Sequence[Field], body: bytes | None = None) -> int:
-        """Begin a request with FIELDS, and BODY if that is all of it; return its stream. Only where it `can_open`."""
+        """Start a request with FIELDS, and BODY if that is all of it; return its stream. Requires `can_open`."""
         block = self._encoder.encode(fields)
         stream_id = self._table.begin_next()
         stream = ClientStream(stream_id, self._outgoing.initial_window, self._limits.stream_window)
@@ -414,12 +396,8 @@ class ClientConnection(Http2Connection[ClientEvent, ClientIncoming]):
         if stream is not None and not stream.ending:
             self._outgoing.finish(stream, None)
 
-    # --- its end
-
     def _last_of_peer(self) -> int:
-        return 0  # The server opens none.
-
-    # --- what the halves tell
+        return 0  # The server opens no streams.
 
     def _tell(self, event: Any) -> None:
         super()._tell(event)
@@ -430,7 +408,7 @@ class ClientConnection(Http2Connection[ClientEvent, ClientIncoming]):
             self._answered(event.stream_id)
 
     def _answered(self, stream_id: int) -> None:
-        """Forget a stream whose answer is whole; what is left of its request is of no use to anybody."""
+        """Forget a stream whose answer is complete. The rest of its request, if any, is of no use."""
         stream = self._streams.pop(stream_id)
         assert isinstance(stream, ClientStream)
         self._outgoing.forget(stream)

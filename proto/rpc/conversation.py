@@ -1,11 +1,11 @@
-"""The gRPC side of one connection: its calls by stream, fed by the connection's events.
+"""The gRPC part of one connection: its calls by stream. The connection's events are its input.
 
-    conversation = ServerConversation(connection, served, peer, touch)
+    conversation = ServerConversation(connection, served, peer, schedule_flush)
     conversation.handle(connection.receive(data, now_ms))
-    conversation.check(now_ms)                  # now and then, while `needs_check`
-    conversation.lost()                         # the connection is gone
+    conversation.check(now_ms)                  # regularly, while `needs_check`
+    conversation.lost()                         # the connection is lost
 
-`touch` is called when a response was written outside of `handle`, so that its owner sends it.
+`schedule_flush` is called when a response was written outside of `handle`, so that the owner sends it.
 
 Limits: a request, or a message of a stream, must be complete `Limits.request_ms` after its start. Incomplete or unread
 requests may hold `Limits.half_sent_bytes_connection` per connection; beyond that the call that adds to them fails. All
@@ -43,9 +43,9 @@ from .served import Served
 from .server_calls import RequestedCall, ServerStreamCall, ServerUnaryCall
 
 OpenCall = ServerUnaryCall | ServerStreamCall
-#: What an incomplete call counts in addition to its bytes.
+#: The weight of an incomplete call in addition to its bytes.
 CALL_BYTES: Final = 2 * 1024
-#: The metrics of calls where there can be none yet.
+#: The metrics of a connection that has no calls yet.
 NO_CALLS: Final[dict[str, Any]] = {"calls_begun": 0, "calls_succeeded": 0, "calls_failed": 0}
 
 
@@ -57,35 +57,33 @@ class ServerConversation:
         connection: ServerConnection,
         served: Served,
         peer: str,
-        touch: Callable[[], None],
-        break_off: Callable[[], None] | None = None,
+        schedule_flush: Callable[[], None],
+        abort: Callable[[], None] | None = None,
         *,
         write_now: Callable[[], None] = lambda: None,
         is_secure: bool = False,
         certificate_names: Sequence[str] = (),
     ) -> None:
-        """BREAK_OFF ends a connection whose peer does not read; IS_SECURE: it is over TLS.
+        """ABORT ends a connection whose peer does not read; IS_SECURE: it uses TLS.
 
-        CERTIFICATE_NAMES: those in the peer's certificate, which was verified.
+        CERTIFICATE_NAMES: the names in the peer's verified certificate.
         """
         self.connection = connection
         self.served = served
         self.peer = peer
         self.is_secure = is_secure
         self.certificate_names = certificate_names
-        self.touch = touch
+        self.schedule_flush = schedule_flush
         self.write_now = write_now
         self._calls: dict[int, OpenCall] = {}
         self._pages: dict[int, PageStream] = {}
-        #: Requests that are not whole, and since when.
-        self._half: dict[OpenCall, int] = {}
+        #: Incomplete requests, and since when.
+        self._incomplete: dict[OpenCall, int] = {}
         self._held: dict[OpenCall, int] = {}
         self._held_sum = 0
-        #: What is noted of it where all connections are counted.
+        #: The held bytes of this connection as last reported to the quota of all connections.
         self._requests_noted = 0
-        self.answers = HeldAnswers(
-            connection, served, peer, self._cut_short, break_off or self.give_up
-        )
+        self.answers = HeldAnswers(connection, served, peer, self._cut_short, abort or self.give_up)
         self.inflating = asyncio.Lock()
         self.begun = 0
         self.succeeded = 0
@@ -106,18 +104,16 @@ class ServerConversation:
         }
 
     def handle(self, events: list[Event], now_ms: int) -> None:
-        """Do what EVENTS, which came at NOW_MS, ask for."""
+        """Process EVENTS, which were received at NOW_MS."""
         self._now_ms = now_ms
         handlers = self._handlers
         for event in events:
             handlers[type(event)](event)
-        if self._half or self._requests_noted:
+        if self._incomplete or self._requests_noted:
             self._note_requests()
             self.served.requests.make_room(
                 ServerConversation.requests_burden, ServerConversation.shed_requests
             )
-
-    # --- events
 
     def _on_request(self, event: RequestReceived) -> None:
         stream_id, request, ended = event
@@ -135,7 +131,7 @@ class ServerConversation:
             method = self.served.methods.get(request.path)
             if method is None:
                 raise Unimplemented(
-                    f"{request.path[:200]} is not served here: ask another server, or a newer one",
+                    f"{request.path[:200]} is not served here: call another server, or a newer one",
                     method=request.path[:200],
                 )
             compressed = is_compressed(headers)
@@ -152,23 +148,23 @@ class ServerConversation:
             self._on_data(DataReceived(stream_id, b"", True))
 
     def _begin(self, asked: RequestedCall, compressed: bool) -> None:
-        """Open the call or stream ASKED for, whose messages may be COMPRESSED."""
+        """Start the call or stream ASKED, whose messages may be COMPRESSED."""
         size_max = self.served.limits.receive_bytes_max
         call: OpenCall
         if asked.method.kind is MethodKind.UNARY:
-            # One message that is not compressed, nearly always: it needs nothing to put it together.
+            # Mostly one uncompressed message, which needs no MessageReader.
             call = ServerUnaryCall(
                 asked, MessageReader(size_max, compressed=True) if compressed else None
             )
         else:
             call = ServerStreamCall(asked, MessageReader(size_max, compressed=compressed))
         self._calls[asked.stream_id] = call
-        self._half[call] = self._now_ms
+        self._incomplete[call] = self._now_ms
         if isinstance(call, ServerStreamCall):
             call.open()
 
     def _refuse_http(self, stream_id: int, request: Request, status: int, *, ended: bool) -> None:
-        """Answer REQUEST, which is no gRPC, with STATUS, unless it is for the page. ENDED: no body follows."""
+        """Answer REQUEST, which is not gRPC, with STATUS, unless it is for an HTML page. ENDED: no body follows."""
         pages = self.served.pages
         if pages is None or not pages.wants(request):
             self.connection.send_headers(stream_id, http_only(status), ends=True)
@@ -182,7 +178,11 @@ class ServerConversation:
             secure=self.is_secure,
         )
         stream = PageStream(
-            self.connection, self.touch, stream_id, asked, lambda over: self._pages.pop(over, None)
+            self.connection,
+            self.schedule_flush,
+            stream_id,
+            asked,
+            lambda over: self._pages.pop(over, None),
         )
         self._pages[stream_id] = stream
         if ended:
@@ -199,7 +199,7 @@ class ServerConversation:
         self._refuse(
             event.stream_id,
             ResourceExhausted(
-                f"the metadata of the call has more than {limit} bytes, names, values and 32 each: send less",
+                f"the metadata of the call has more than {limit} bytes (names, values and 32 bytes each): send less",
                 field="metadata_bytes_max",
                 limit=limit,
             ),
@@ -217,12 +217,12 @@ class ServerConversation:
         call = self._calls.get(event.stream_id)
         if call is not None:
             self.failed += 1
-            call.break_off()
+            call.abort()
         elif event.stream_id in self._pages:
-            self._pages[event.stream_id].break_off()
+            self._pages[event.stream_id].abort()
 
     def _on_calls_reset(self, event: CallsReset) -> None:
-        """Break calls off before the rest of their requests has them served; streams still get their messages."""
+        """Cancel calls before the rest of their requests starts handlers. Streams still get their messages."""
         for stream_id in event.stream_ids:
             if isinstance(self._calls.get(stream_id), ServerUnaryCall):
                 self._on_reset(StreamReset(stream_id, ErrorCode.CANCEL, True))
@@ -232,24 +232,22 @@ class ServerConversation:
         if isinstance(call, ServerStreamCall):
             call.drain()
 
-    # --- what calls tell
-
     def complete(self, call: OpenCall) -> None:
-        """Note that the request of CALL is whole."""
-        self._half.pop(call, None)
+        """Note that the request of CALL is complete."""
+        self._incomplete.pop(call, None)
         if self._requests_noted:
             self._hold(call, 0)
 
     def gathered(self, call: OpenCall) -> None:
-        """Note how much of CALL is held now; raise ResourceExhausted if that is too much in all."""
+        """Note how many bytes CALL holds now; raise ResourceExhausted if the total exceeds the limit."""
         held = call.held
         if held or self._held:
             self._hold(call, held)
         if isinstance(call, ServerStreamCall):
-            if not call.is_half:
-                self._half.pop(call, None)
+            if not call.is_incomplete:
+                self._incomplete.pop(call, None)
             else:
-                self._half.setdefault(call, self._now_ms)
+                self._incomplete.setdefault(call, self._now_ms)
         limits = self.served.limits
         if self._held_sum > limits.half_sent_bytes_connection:
             raise _too_much(
@@ -263,41 +261,39 @@ class ServerConversation:
         self._note_requests()
 
     def _note_requests(self) -> None:
-        size = self._held_sum + CALL_BYTES * len(self._half)
+        size = self._held_sum + CALL_BYTES * len(self._incomplete)
         if size != self._requests_noted:
             self._requests_noted = size
             self.served.requests.hold(self, size)
 
     def forget(self, call: OpenCall) -> None:
-        """Let go of CALL, which is over."""
+        """Remove CALL, which has ended."""
         self._calls.pop(call.stream_id, None)
         self.complete(call)
         if isinstance(call, ServerStreamCall):
             self.answers.forget(call)
 
     def too_late(self, path: str) -> RpcError:
-        """Return how calls of PATH end whose time is over."""
+        """Return the error of calls of PATH whose deadline has passed."""
         return DeadlineExceeded(
-            f"{path} was not answered within the caller's deadline", method=path
+            f"{path} was not answered before the caller's deadline", method=path
         )
-
-    # --- what is taken from it where all connections have too much
 
     def requests_burden(self) -> int:
         """Return the sum of all `burdens`."""
         return sum(self.burdens().values())
 
     def burdens(self) -> dict[OpenCall, int]:
-        """Return calls by the bytes that they hold, times the time for which they have not been whole."""
+        """Return calls with the bytes that they hold times the time for which they have been incomplete."""
         now_ms = self.served.now_ms()
-        # What is whole waits for its reader, which is not the peer's fault.
+        # Complete messages wait for their reader, which is not the peer's fault.
         found: dict[OpenCall, int] = dict(self._held)
-        for call, since_ms in self._half.items():
+        for call, since_ms in self._incomplete.items():
             found[call] = (self._held.get(call, 0) + CALL_BYTES) * (now_ms - since_ms + 1)
         return found
 
     def shed_requests(self) -> None:
-        """End calls whose requests are held, until all connections are within the quota."""
+        """End calls with incomplete requests until the usage of all connections is below the quota."""
         requests = self.served.requests
         burdens = self.burdens()
         for call in sorted(burdens, key=burdens.__getitem__, reverse=True):
@@ -305,49 +301,45 @@ class ServerConversation:
                 return
             call.expire(
                 ResourceExhausted(
-                    f"requests that are half sent, or wait for their reader, have {requests.bytes_max} bytes on all"
-                    " connections together, and all are in use; this one has waited for its rest longest, or is the"
-                    " largest: send it at once, or less",
+                    f"incomplete and unread requests of all connections together have reached the limit of"
+                    f" {requests.bytes_max} bytes. This one has been incomplete for longest, or is the largest: send it"
+                    " without pauses, or send less",
                     field="half_sent_bytes_server",
                     limit=requests.bytes_max,
                 )
             )
 
     def _cut_short(self, stream_id: int, error: RpcError) -> None:
-        """End the answer on STREAM_ID with ERROR instead of what waits of it."""
+        """End the answer on STREAM_ID with ERROR instead of its queued part."""
         call = self._calls.get(stream_id)
         if isinstance(call, ServerStreamCall):
             call.overflow(error)
         else:
             self.connection.cut_short(stream_id, self.served.failed(error))
-        self.touch()
-
-    # --- time
+        self.schedule_flush()
 
     @property
     def needs_check(self) -> bool:
-        """Is there anything that may take too long?"""
-        return bool(self._half) or self.connection.is_half_sent or self.connection.queued > 0
+        """Can anything reach a time limit?"""
+        return bool(self._incomplete) or self.connection.is_incomplete or self.connection.queued > 0
 
     def check(self, now_ms: int) -> None:
-        """End what takes too long."""
+        """End everything that has reached a time limit."""
         self.handle(self.connection.check(now_ms), now_ms)
         limit_ms = self.served.limits.request_ms
-        for call, since_ms in list(self._half.items()):
+        for call, since_ms in list(self._incomplete.items()):
             if now_ms - since_ms >= limit_ms:
                 call.expire(
                     DeadlineExceeded(
-                        f"the request, or a message of it, was not whole after {limit_ms} ms: send it at once",
+                        f"the request, or a message of it, was incomplete after {limit_ms} ms: send it without pauses",
                         field="request_ms",
                         limit=limit_ms,
                     )
                 )
         self._note_requests()
 
-    # --- metrics
-
     def figures(self, now_ms: int) -> dict[str, Any]:
-        """Return what a `ConnectionFigures` of NOW_MS says of calls."""
+        """Return the fields of `ConnectionFigures` that are about calls, at NOW_MS."""
         return {
             "calls_begun": self.begun,
             "calls_succeeded": self.succeeded,
@@ -357,42 +349,40 @@ class ServerConversation:
             "last_call_age_ms": now_ms - self.last_ms if self.begun else 0,
         }
 
-    # --- the end
-
     def calls(self) -> list[OpenCall]:
-        """Return the calls and streams that are open."""
+        """Return the open calls and streams."""
         return list(self._calls.values())
 
     @property
     def open_calls(self) -> int:
-        """How many calls and streams are open."""
+        """The number of open calls and streams."""
         return len(self._calls)
 
     def wind_down(self) -> None:
         """Ask streams to end; unary calls continue."""
         for call in (*self._calls.values(), *self._pages.values()):
             call.wind_down()
-        self.touch()
+        self.schedule_flush()
 
     def give_up(self) -> None:
-        """End what is still open, for the server stops."""
+        """End everything that is still open, because the server stops."""
         for call in list(self._calls.values()):
             call.give_up()
         for page in list(self._pages.values()):
-            page.break_off()
+            page.abort()
 
     def lost(self) -> None:
-        """Let go of all calls: the connection is gone."""
+        """Remove all calls: the connection is lost."""
         self.failed += len(self._calls)
         for call in (*self._calls.values(), *self._pages.values()):
-            call.break_off()
+            call.abort()
         self.answers.drop()
 
 
 def _too_much(size: int, limit: int, field: str) -> ResourceExhausted:
     return ResourceExhausted(
-        f"{size} bytes of requests are half sent or wait for their reader, the limit is {limit}:"
-        " end some before you begin others",
+        f"{size} bytes of requests are incomplete or unread, the limit is {limit}:"
+        " end some calls before you start others",
         field=field,
         limit=limit,
         value=size,
@@ -400,4 +390,4 @@ def _too_much(size: int, limit: int, field: str) -> ResourceExhausted:
 
 
 def _ignore(_event: Event) -> None:
-    """Take note of nothing: the connection's owner looks at the others itself."""
+    """Ignore an event that the connection's owner handles itself."""

@@ -14,7 +14,7 @@ from .memory_quota import STEP_MS, STEPS_MIN
 
 
 class Deadline:
-    """An action that is due, unless it is cancelled before."""
+    """An action that is due at some time, unless it is cancelled before."""
 
     __slots__ = ("_others", "action")
 
@@ -24,12 +24,12 @@ class Deadline:
         others.add(self)
 
     def cancel(self) -> None:
-        """Have the action not done. Twice is once."""
+        """Cancel the action. Idempotent."""
         self._others.discard(self)
 
 
 class Deadlines:
-    """All deadlines of one owner. WAKE is called when there is a new earliest deadline."""
+    """All deadlines of one owner. WAKE is called with each new earliest deadline."""
 
     def __init__(self, wake: Callable[[int], None]) -> None:
         self._wake = wake
@@ -39,11 +39,11 @@ class Deadlines:
 
     @property
     def next_ms(self) -> int | None:
-        """When to ask for what is due; None: nothing is."""
+        """When to call `take_due`; None: there are no deadlines."""
         return self._steps[0] * STEP_MS if self._steps else None
 
     def add(self, due_ms: int, action: Callable[[], None]) -> Deadline:
-        """Have ACTION due at DUE_MS."""
+        """Schedule ACTION for DUE_MS."""
         step = -(-due_ms // STEP_MS)
         found = self._by_step.get(step)
         if found is None:
@@ -65,7 +65,7 @@ class Deadlines:
         return due
 
     def _sweep(self) -> None:
-        """Forget steps of which every deadline was cancelled: callers may name any time, a new one each call."""
+        """Remove steps in which every deadline was cancelled: callers may choose any time, a new one for each call."""
         self._by_step = {step: found for step, found in self._by_step.items() if found}
         self._steps = sorted(self._by_step)
         self._sweep_at = max(STEPS_MIN, 2 * len(self._steps))

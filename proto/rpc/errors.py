@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 
 
 class RpcError(Exception):
-    """What a call is answered with instead of a message."""
+    """The result of a call that fails."""
 
-    #: Name of the gRPC status code that carries this class.
+    #: Name of the gRPC status code of this class.
     status: ClassVar[str] = "INTERNAL"
 
     def __init__(self, message: str, **details: object) -> None:
@@ -35,13 +35,13 @@ class RpcError(Exception):
 
 
 class BadRequest(RpcError):
-    """What came breaks gRPC's rules, or does not decode."""
+    """The request breaks gRPC's rules, or cannot be decoded."""
 
     status = "INVALID_ARGUMENT"
 
 
 class TooLarge(RpcError):
-    """A message is larger than the limit, as it came or inflated."""
+    """A message is larger than the limit, compressed or decompressed."""
 
     status = "RESOURCE_EXHAUSTED"
 
@@ -53,13 +53,13 @@ class ResourceExhausted(RpcError):
 
 
 class Unimplemented(RpcError):
-    """The server has no such method, or does not know how the call is encoded."""
+    """The server has no such method, or does not know the encoding of the call."""
 
     status = "UNIMPLEMENTED"
 
 
 class DeadlineExceeded(RpcError):
-    """The caller's time is over, or a request was not whole in time."""
+    """The caller's deadline has passed, or a request was not complete in time."""
 
     status = "DEADLINE_EXCEEDED"
 
@@ -71,7 +71,7 @@ class Stopping(RpcError):
 
 
 class InternalError(RpcError):
-    """A handler let out what is no RpcError; the log has it."""
+    """A handler raised an error that is no RpcError; the log contains it."""
 
 
 class CannotListen(RpcError):
@@ -81,38 +81,38 @@ class CannotListen(RpcError):
 
 
 class RpcFailure(NamedTuple):
-    """An error as it travels: a gRPC status, a sentence, and further metadata; values of keys in "-bin" are bytes."""
+    """An error as sent: a gRPC status, a message, and further metadata. Values of keys in "-bin" are bytes."""
 
     status: str
     message: str
     trailing: tuple[tuple[str, str | bytes], ...] = ()
 
 
-#: Returns how an error travels.
+#: Returns the sent form of an error.
 Describe: TypeAlias = Callable[[RpcError], RpcFailure]
 
 
 def described(error: RpcError) -> RpcFailure:
-    """Return ERROR with its status and its sentence, and nothing else."""
+    """Return ERROR with its status and its message, and no metadata."""
     return RpcFailure(error.status, error.message)
 
 
 def internal_error(path: str, bug: BaseException) -> InternalError:
-    """Log BUG, which the handler of PATH let out, and return what the caller hears: nothing of the inside."""
+    """Log BUG, which the handler of PATH raised, and return the error for the caller. It contains no internals."""
     logger.error("handler failed method=%s", path, exc_info=bug)
     return InternalError(f"internal error in {path}", method=path)
 
 
 def shutting_down() -> Stopping:
-    """Return how calls end that a stop ends."""
-    return Stopping("the server is about to stop; ask again later or elsewhere")
+    """Return the error of calls that a stop of the server ends."""
+    return Stopping("the server is about to stop. Retry later or with another server")
 
 
 def not_read(queued: int, limit: int, field: str) -> ResourceExhausted:
-    """Return how calls end whose peer does not read what is QUEUED for it, more bytes than LIMIT, the setting FIELD."""
+    """Return the error of a call whose peer has QUEUED unread bytes, more than LIMIT, the setting FIELD."""
     return ResourceExhausted(
         f"{queued} bytes wait for a peer that does not read them, the limit is {limit}:"
-        " read faster or ask for less",
+        " read faster or request less",
         field=field,
         limit=limit,
         value=queued,

@@ -17,7 +17,7 @@ from .flood_budget import MISTAKE
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD_BYTES: Final = 9
-#: The length as its upper and lower part.
+#: The length is split into its upper and lower part.
 HEAD: Final = struct.Struct(">BHBBL")
 STREAM_MASK: Final = 0x7FFF_FFFF
 
@@ -45,7 +45,7 @@ INITIAL_WINDOW_SIZE: Final = 0x4
 MAX_FRAME_SIZE: Final = 0x5
 MAX_HEADER_LIST_SIZE: Final = 0x6
 
-#: What holds until a peer says otherwise.
+#: Valid until the peer sends another value.
 DEFAULT_WINDOW: Final = 65_535
 DEFAULT_FRAME_SIZE: Final = 16_384
 FRAME_SIZE_MAX: Final = 0xFF_FFFF
@@ -75,7 +75,7 @@ class ErrorCode(enum.IntEnum):
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """Return a frame of KIND; its PAYLOAD is no longer than the peer takes."""
+    """Return a frame of KIND. The caller ensures that the peer accepts the length of PAYLOAD."""
     size = len(payload)
     return HEAD.pack(size >> 16, size & 0xFFFF, kind, flags, stream_id) + payload
 
@@ -86,7 +86,7 @@ def settings(values: dict[int, int]) -> bytes:
 
 
 def window_update(stream_id: int, size: int) -> bytes:
-    """Return the frame that lets the peer send SIZE bytes more, on STREAM_ID or (0) in all."""
+    """Return the frame that lets the peer send SIZE more bytes on STREAM_ID, or on the connection (0)."""
     return frame(WINDOW_UPDATE, 0, stream_id, WORD.pack(size))
 
 
@@ -96,12 +96,12 @@ def rst_stream(stream_id: int, code: int) -> bytes:
 
 
 def goaway(last_stream_id: int, code: int, reason: str = "") -> bytes:
-    """Return the frame that ends the connection: streams above LAST_STREAM_ID were not looked at."""
+    """Return the frame that ends the connection: streams above LAST_STREAM_ID were not processed."""
     return frame(GOAWAY, 0, 0, WORD.pack(last_stream_id) + WORD.pack(code) + reason.encode())
 
 
 def header_frames(stream_id: int, block: bytes, frame_size: int, *, ends: bool) -> bytes:
-    """Return the frames that carry field BLOCK: HEADERS, and CONTINUATION where FRAME_SIZE is too small for it."""
+    """Return the frames of field BLOCK: HEADERS, and CONTINUATION if FRAME_SIZE is too small for it."""
     flags = END_STREAM if ends else 0
     if len(block) <= frame_size:
         return frame(HEADERS, flags | END_HEADERS, stream_id, block)
@@ -113,7 +113,7 @@ def header_frames(stream_id: int, block: bytes, frame_size: int, *, ends: bool) 
 
 
 class StreamFault(Exception):
-    """A mistake that ends stream STREAM_ID with CODE, and costs the peer COST (`floods`)."""
+    """A mistake that ends stream STREAM_ID with CODE, and costs COST of the peer's flood budget."""
 
     def __init__(self, stream_id: int, code: ErrorCode, reason: str, cost: int = MISTAKE) -> None:
         super().__init__(reason)
@@ -143,24 +143,24 @@ class FrameReader:
     def __init__(self, frame_size: int) -> None:
         self._frame_size = frame_size
         self._partial = bytearray()
-        #: Nothing can be read before so many bytes are there.
+        #: The number of bytes needed before anything can be read.
         self._needed = len(PREFACE)
         self._greeted = False
-        #: How many frames came.
+        #: The number of frames read.
         self.count = 0
 
     def greet(self) -> None:
-        """Expect no preface: the other end is a server."""
+        """Expect no preface: the peer is a server."""
         self._greeted = True
         self._needed = HEAD_BYTES
 
     @property
-    def is_half(self) -> bool:
-        """Does a frame, or the preface, wait for its rest?"""
+    def is_incomplete(self) -> bool:
+        """Is a frame, or the preface, incomplete?"""
         return bool(self._partial) or not self._greeted
 
     def read(self, data: bytes) -> Iterator[Frame]:
-        """Yield the frames that DATA completes; raise ConnectionFault for one that is too long, and no preface."""
+        """Yield the frames that DATA completes; raise ConnectionFault for a frame over the limit, or a bad preface."""
         if self._partial:
             self._partial += data
             if len(self._partial) < self._needed and self._greeted:
@@ -174,7 +174,9 @@ class FrameReader:
             size = upper << 16 | lower
             if size > self._frame_size:
                 words = f"a frame of {size} bytes, the limit is {self._frame_size}"
-                if not self.count:  # It may be another kind of server: one of HTTP/1.1, say.
+                if (
+                    not self.count
+                ):  # The peer may be another kind of server, of HTTP/1.1, for example.
                     words += f"; it begins with {data[position : position + 16]!r}"
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, words)
             start = position + HEAD_BYTES
@@ -190,10 +192,10 @@ class FrameReader:
             self._partial += data[position:]
 
     def _greet(self, data: bytes) -> int:
-        """Return where the frames begin; the end of DATA if the preface is not there yet."""
+        """Return where the frames begin; the end of DATA if the preface is incomplete."""
         if not data.startswith(PREFACE):
             if not PREFACE.startswith(data):
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "no HTTP/2 connection preface")
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "HTTP/2 connection preface missing")
             self._partial += data
             return len(data)
         self._greeted = True
@@ -201,19 +203,19 @@ class FrameReader:
 
 
 def without_padding(payload: bytes) -> bytes:
-    """Return what is not padding of PAYLOAD, whose frame says that it is padded; raise ConnectionFault."""
+    """Return PAYLOAD of a frame with padding without the padding; raise ConnectionFault."""
     padding = payload[0] if payload else 0
     if padding >= len(payload):
-        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding as long as the frame, or longer")
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding is longer than the frame")
     return payload[1 : len(payload) - padding]
 
 
-#: What precedes the block where a frame has a priority: the stream that it depends on, and a weight.
+#: The length of the priority before a block: the stream it depends on, and a weight.
 _PRIORITY_BYTES: Final = 5
 
 
 class FieldBlock(NamedTuple):
-    """A whole block of fields. ENDS: nothing follows on its stream; DEPENDS_ON: a stream, by its priority."""
+    """A complete block of fields. ENDS: nothing follows on its stream; DEPENDS_ON: a stream, from its priority."""
 
     stream_id: int
     data: bytes
@@ -235,7 +237,7 @@ class FieldBlocks:
         return self._first is not None
 
     def begin(self, flags: int, stream_id: int, payload: bytes) -> FieldBlock | None:
-        """Return the block of a HEADERS frame, if it is whole."""
+        """Return the block of a HEADERS frame, if it is complete."""
         if stream_id == 0:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "HEADERS without a stream")
         if flags & PADDED:
@@ -257,7 +259,7 @@ class FieldBlocks:
         """Return the block that a CONTINUATION frame completes, if it does."""
         first = self._first
         if first is None or stream_id != first.stream_id:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION of no open block")
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without an open block")
         self._gather(payload)
         if not flags & END_HEADERS:
             return None
@@ -276,12 +278,12 @@ class FieldBlocks:
 
 
 def check_dependency(stream_id: int, depends_on: int) -> None:
-    """Raise StreamFault if STREAM_ID depends on itself (RFC 7540 §5.3.1; priorities mean nothing here)."""
+    """Raise StreamFault if STREAM_ID depends on itself (RFC 7540 §5.3.1; priorities are otherwise ignored)."""
     if stream_id == depends_on:
         raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself")
 
 
-#: By identifier: the least and the greatest value, and what another one is called.
+#: By identifier: the minimum and the maximum value, and the error of another value.
 _BOUNDS: Final = {
     ENABLE_PUSH: (0, 1, ErrorCode.PROTOCOL_ERROR),
     INITIAL_WINDOW_SIZE: (0, WINDOW_MAX, ErrorCode.FLOW_CONTROL_ERROR),

@@ -19,15 +19,15 @@ from .incoming import Request
 
 _CONTENT_TYPE: Final = "application/grpc"
 _TIMEOUT: Final = re.compile(r"([0-9]{1,8})([HMSmun])")
-#: Milliseconds of a unit; what is shorter is rounded up, so that a short time is not none.
+#: Milliseconds of a unit. Shorter times are rounded up, so that a short timeout is not zero.
 _UNIT_MS: Final = {"H": 3_600_000, "M": 60_000, "S": 1_000, "m": 1}
 _UNITS_PER_MS: Final = {"u": 1_000, "n": 1_000_000}
-#: How messages of requests may be compressed.
+#: The supported encodings of requests.
 ENCODINGS: Final = ("identity", "gzip")
 
 
 def http_refusal(request: Request) -> int | None:
-    """Return the HTTP status for REQUEST if it is not gRPC at all: it would not understand another answer."""
+    """Return an HTTP status if REQUEST is not gRPC: its client would not understand another answer."""
     if request.method != "POST":
         return 405
     content_type = request.headers.get("content-type", "")
@@ -38,7 +38,7 @@ def http_refusal(request: Request) -> int | None:
 
 
 def timeout_ms(headers: dict[str, str]) -> int | None:
-    """Return how long the caller waits from now on; None: without end. Raises BadRequest."""
+    """Return how long the caller waits from now on; None: without limit. Raises BadRequest."""
     text = headers.get("grpc-timeout")
     if text is None:
         return None
@@ -56,7 +56,7 @@ def timeout_ms(headers: dict[str, str]) -> int | None:
 
 
 def is_compressed(headers: dict[str, str]) -> bool:
-    """Return whether messages of the call may be compressed; raise Unimplemented for a way that is not known."""
+    """Return whether messages of the call may be compressed; raise Unimplemented for an unknown encoding."""
     encoding = headers.get("grpc-encoding", "identity")
     if encoding not in ENCODINGS:
         raise Unimplemented(
@@ -67,29 +67,29 @@ def is_compressed(headers: dict[str, str]) -> bool:
     return encoding != "identity"
 
 
-#: What percent-encoding leaves as it is: printable ASCII but "%" itself.
+#: Characters that percent-encoding leaves unchanged: printable ASCII except "%".
 _PLAIN: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
-#: A longer status text is cut: peers refuse trailers from 8 KiB on, and the trailers hold the encoded error, too.
+#: A longer status text is cut: peers refuse trailers from 8 KiB on, and the trailers also contain the encoded error.
 _TEXT_BYTES_MAX: Final = 2_048
 _TEXT_CHARACTERS: Final = 160
 
-#: What every answer begins with: field 8 of the static table is ":status 200" …
+#: The start of every answer: field 8 of the static table is ":status 200".
 HEAD: Final = b"\x88" + literal("content-type", "application/grpc")
-#: … and what follows a good one.
+#: The end of a successful answer.
 GOOD: Final = literal("grpc-status", "0")
 
-#: Fields that were said before, mostly the same few.
+#: Cached, because there are mostly the same few fields.
 _literal: Final = lru_cache(512)(literal)
 
 
 @lru_cache(512)
 def good(trailing: tuple[tuple[str, str], ...]) -> bytes:
-    """Return the trailers of a good answer that say TRAILING as well: mostly the same few."""
+    """Return the trailers of a successful answer, with TRAILING. Cached, because there are mostly the same few."""
     return GOOD + b"".join(_literal(name, value) for name, value in trailing)
 
 
 def failed(error: RpcError, describe: Describe) -> bytes:
-    """Return the trailers of an answer that is ERROR, as DESCRIBE says it travels."""
+    """Return the trailers of an answer that fails with ERROR, in the form that DESCRIBE returns."""
     status, message, trailing = describe(error)
     block = literal("grpc-status", str(StatusCode[status].value))
     block += literal("grpc-message", _text(message))
@@ -102,12 +102,12 @@ def failed(error: RpcError, describe: Describe) -> bytes:
 
 
 def http_only(status: int) -> bytes:
-    """Return the headers of an answer to what is no gRPC: the HTTP STATUS, and nothing else."""
+    """Return the headers of an answer to a request that is not gRPC: the HTTP STATUS, and nothing else."""
     return literal(":status", str(status))
 
 
 def _text(sentence: str) -> str:
-    """Return SENTENCE percent-encoded, cut if that is long."""
+    """Return SENTENCE percent-encoded, cut if it is too long."""
     text = quote(sentence, safe=_PLAIN)
     if len(text) > _TEXT_BYTES_MAX:
         text = quote(sentence[:_TEXT_CHARACTERS] + "…", safe=_PLAIN)

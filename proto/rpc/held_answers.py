@@ -1,4 +1,4 @@
-"""Held answers: answers that a connection keeps until its peer takes them, within a limit."""
+"""Queued answers of a connection that its peer has not read yet, within a limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .served import Served
 
 
 class Waiter(Protocol):
-    """A stream that is not read while so much waits for the peer."""
+    """A stream that is not read while too many bytes wait for the peer."""
 
     def drain(self) -> None:
         """Continue."""
@@ -19,9 +19,9 @@ class Waiter(Protocol):
 
 
 class HeldAnswers:
-    """What waits for PEER on CONNECTION, and the streams that wait for it to be taken.
+    """The queued answers for PEER on CONNECTION, and the streams that wait until the peer reads them.
 
-    CUT_SHORT ends the answer on a stream with an error; BREAK_OFF ends a connection whose peer does not even read its
+    CUT_SHORT ends the answer on a stream with an error. ABORT ends a connection whose peer does not even read its
     socket.
     """
 
@@ -31,23 +31,23 @@ class HeldAnswers:
         served: Served,
         peer: str,
         cut_short: Callable[[int, RpcError], None],
-        break_off: Callable[[], None],
+        abort: Callable[[], None],
     ) -> None:
         self._connection = connection
         self._served = served
         self._cut_short = cut_short
-        self._break_off = break_off
+        self._abort = abort
         self.peer = peer
-        #: Bytes, as they were last noted; those of them that have left the connection, and not this host.
+        #: Queued bytes, as last reported; and those of them that were passed to the socket but are still on this host.
         self._held = 0
         self._unsent = 0
-        #: A round ends when the peer has taken as much as waited at its beginning.
+        #: A round ends when the peer has read as many bytes as were queued at its start.
         self._round_ms = 0
         self._round_end = 0
         self._waiting: dict[Waiter, None] = {}
 
     def note(self, unsent: int, written: int) -> None:
-        """Note the waiting bytes, UNSENT ones included, after WRITTEN bytes in total; shed if over the limit."""
+        """Note the queued bytes, UNSENT ones included, after WRITTEN bytes in total; shed answers over the limit."""
         held = self._connection.queued + unsent
         if not held and not self._held:
             return
@@ -67,7 +67,7 @@ class HeldAnswers:
 
     @property
     def is_full(self) -> bool:
-        """Does so much wait that nothing is to be made for the peer which can wait?"""
+        """Are so many bytes queued that work for the peer which can wait must wait?"""
         queued = self._connection.queued
         return queued > 0 and (
             queued >= self._served.answers.free
@@ -75,29 +75,27 @@ class HeldAnswers:
         )
 
     def wait(self, stream: Waiter) -> None:
-        """Have STREAM continue once it is no longer full."""
+        """Let STREAM continue once it is no longer full."""
         self._waiting[stream] = None
 
     def forget(self, stream: Waiter) -> None:
-        """Know that STREAM, which may have waited, is over."""
+        """Forget STREAM, which may have waited: it has ended."""
         self._waiting.pop(stream, None)
 
     def drop(self) -> None:
-        """Let go of all: the connection is gone. Now, not when cycles of references are looked for."""
+        """Release everything: the connection is lost. (Now, and not at the next garbage collection.)"""
         self._waiting.clear()
         self._connection.drop()
         self._hold(0)
 
-    # --- what is taken from it where all connections have too much
-
     def burden(self) -> int:
-        """Return how much waits, times how long the peer has not taken as much."""
+        """Return the queued bytes times the time since the peer last read as many."""
         return self._held * (self._served.now_ms() - self._round_ms + 1)
 
     def shed(self) -> None:
         """End responses, the largest first, until usage is within the quota; end all if the peer reads nothing."""
         if self._unsent:
-            self._break_off()
+            self._abort()
             self._hold(0)
             return
         answers = self._served.answers

@@ -1,7 +1,7 @@
-"""HPACK, the compression of HTTP/2's header fields (RFC 7541): blocks of bytes in, lists of fields out, and back. Pure.
+"""HPACK, the compression of HTTP/2's header fields (RFC 7541): blocks of bytes to lists of fields, and back.
 
-A block is a sequence of representations. Brackets mark an integer: it fills the rest of its first byte, and if that is
-all ones it continues in bytes of seven bits, lowest first (§5.1, §6):
+A block is a sequence of representations. Brackets mark an integer: it fills the rest of its first byte, and if these
+bits are all ones it continues in bytes of seven bits, lowest first (§5.1, §6):
 
     1[index]                          a field of the table
     01[index] (name) value            a literal, which both ends then add to the dynamic table
@@ -31,7 +31,7 @@ from .huffman import InvalidHuffman, huffman_decoded, huffman_encoded
 #: A name and a value. A character is a byte (Latin-1); names are ASCII.
 Field: TypeAlias = tuple[str, str]
 
-#: What a field counts in addition to its own bytes, in a table and in a list (RFC 7541, §4.1; RFC 9113, §6.5.2).
+#: The size of a field in addition to its own bytes, in a table and in a list (RFC 7541, §4.1; RFC 9113, §6.5.2).
 FIELD_OVERHEAD_BYTES: Final = 32
 #: The size of a dynamic table until a setting changes it (RFC 9113, §6.5.2).
 TABLE_BYTES_DEFAULT: Final = 4096
@@ -42,12 +42,12 @@ _PSEUDO_NAMES: Final = frozenset({":authority", ":method", ":path", ":scheme", "
 
 
 def is_legal_name(name: str) -> bool:
-    """Return whether NAME is a token in lower case, or a pseudo name that requests or responses have."""
+    """Return whether NAME is a token in lower case, or a pseudo name of requests or responses."""
     return _NAME.fullmatch(name) is not None or name in _PSEUDO_NAMES
 
 
 def is_legal_value(value: str) -> bool:
-    """Return whether VALUE has neither NUL, CR nor LF, and no white space around it."""
+    """Return whether VALUE has no NUL, CR or LF, and no white space around it."""
     return not ("\n" in value or "\r" in value or "\0" in value or value.strip(" \t") != value)
 
 
@@ -55,10 +55,10 @@ def flaw_of(field: Field) -> str | None:
     """Return what HTTP/2 forbids in FIELD (RFC 9113, §8.2.1), or None."""
     name, value = field
     if not is_legal_name(name):
-        what = "no known pseudo name" if name.startswith(":") else "no token in lower case"
+        what = "not a known pseudo name" if name.startswith(":") else "not a token in lower case"
         return f"the name {name[:64]!r} is {what}"
     if not is_legal_value(value):
-        return f"the value of {name[:64]} has NUL, CR or LF in it, or white space around it"
+        return f"the value of {name[:64]} contains NUL, CR or LF, or has white space around it"
     return None
 
 
@@ -152,7 +152,7 @@ _INDEX_GOES_ON: Final = -1
 
 
 def _index_of_name(byte: int) -> int:
-    """Return the index of the entry whose name a literal that begins with BYTE takes, or what follows instead."""
+    """Return the index of the entry whose name a literal starting with BYTE uses, or what follows instead."""
     index, all_ones = (byte & 0x3F, 0x3F) if byte & 0x40 else (byte & 0x0F, 0x0F)
     return _INDEX_GOES_ON if index == all_ones else index
 
@@ -161,15 +161,15 @@ _INDICES_OF_NAMES: Final = tuple(map(_index_of_name, range(0x80)))
 
 
 class CompressionError(Exception):
-    """A block cannot be decoded; the tables of both ends differ from here on, so that the connection is over."""
+    """A block cannot be decoded. The tables of both ends differ from here on, so the connection must end."""
 
 
 @dataclass(slots=True)
 class FieldList:
-    """What a block says. Whatever is wrong with the list, the connection and its table are sound.
+    """The fields of a block. Whatever is wrong with them, the connection and its table remain usable.
 
-    FIELDS are in their order. FLAW says what makes the request or response malformed (RFC 9113, §8.1.1), or is None;
-    illegal fields are left out. TOO_LARGE: they count more than is allowed, and only the beginning is kept.
+    FIELDS are in their order. FLAW is the reason why the request or response is malformed (RFC 9113, §8.1.1), or None;
+    illegal fields are left out. TOO_LARGE: the list exceeds its limit, and only its beginning is kept.
     """
 
     fields: list[Field]
@@ -180,9 +180,9 @@ class FieldList:
 class FieldDecoder:
     """Decode the header blocks of one direction of one connection.
 
-    TABLE_BYTES_MAX is the initial SETTINGS_HEADER_TABLE_SIZE; call `resize` when you announce another one. A list may
-    count up to LIST_BYTES_MAX, with 32 for each field. While a block is decoded, its list takes memory in proportion
-    to the block, whose length the caller limits.
+    TABLE_BYTES_MAX is the initial SETTINGS_HEADER_TABLE_SIZE; call `resize` when you announce another one. The size of
+    a list is limited to LIST_BYTES_MAX, with 32 bytes for each field. While a block is decoded, its list takes memory
+    in proportion to the block, whose length the caller limits.
     """
 
     def __init__(
@@ -190,27 +190,27 @@ class FieldDecoder:
     ) -> None:
         self._list_bytes_max = list_bytes_max
         self._setting = table_bytes_max
-        # An encoder that was allowed more than the default says so before it uses it.
+        # An encoder that may use more than the default announces that before it does.
         self._table_bytes_max = min(table_bytes_max, TABLE_BYTES_DEFAULT)
         self._table_bytes = 0
         self._entries = _STATIC_ENTRIES.copy()
         self._update_due: int | None = None
-        # No field that was met so far is larger: it spares the normal list its sum.
+        # The largest field so far: a list that is safe by this measure need not be summed up.
         self._field_bytes_max = _STATIC_FIELD_BYTES_MAX
-        # From the first illegal field on, which may stay in the table, each list is looked through.
+        # After the first illegal field, which may stay in the table, each list is checked.
         self._illegal_seen = False
 
     def resize(self, table_bytes_max: int) -> None:
-        """Allow the peer TABLE_BYTES_MAX, as it has acknowledged: the next block reduces the table if it is larger."""
+        """Set the limit that the peer has acknowledged. If its table is larger, the next block must reduce it."""
         self._setting = table_bytes_max
         due = self._table_bytes_max if self._update_due is None else self._update_due
         if table_bytes_max < due:
             self._update_due = table_bytes_max
 
     def decode(self, block: bytes) -> FieldList:
-        """Return the fields of BLOCK, a whole one, and take its changes into the table.
+        """Return the fields of BLOCK, a complete block, and apply its changes to the table.
 
-        Raises CompressionError; the decoder is of no use afterwards.
+        Raises CompressionError. After that the decoder cannot be used any more.
         """
         fields: list[Field] = []
         keep = fields.append
@@ -280,7 +280,7 @@ class FieldDecoder:
         return name, position
 
     def _far_field(self, block: bytes, position: int, byte: int) -> tuple[Field, int]:
-        """Return the field of a table that BYTE alone does not tell."""
+        """Return the field of a table whose index does not fit BYTE alone."""
         if byte == 0x80:
             raise self._absent(0)
         index, position = _read_integer(block, position, 0x7F)
@@ -313,26 +313,26 @@ class FieldDecoder:
             self._table_bytes -= len(name) + len(value) + FIELD_OVERHEAD_BYTES
 
     def _due_updates(self, block: bytes) -> int:
-        """Take the updates that BLOCK must begin with; return where they end."""
+        """Apply the size updates at the start of BLOCK; return where they end."""
         position = 0
         while position < len(block) and 0x20 <= block[position] < 0x40:
             position = self._update(block, position + 1, block[position], [])
         if self._update_due is not None:
             raise CompressionError(
-                f"the block must begin with an update of the table's size to {self._update_due} or less"
+                f"the block must begin with a table size update to {self._update_due} or less"
             )
         return position
 
     def _update(self, block: bytes, position: int, byte: int, before: list[Field]) -> int:
-        """Change the table's size as BYTE and what follows say; return where that ends."""
+        """Change the table's size as BYTE and the following bytes say; return where the update ends."""
         if before:
-            raise CompressionError("an update of the table's size stands behind a field")
+            raise CompressionError("a table size update follows a field")
         size = byte & 0x1F
         if size == 0x1F:
             size, position = _read_integer(block, position, 0x1F)
         if size > self._setting:
             raise CompressionError(
-                f"the table is to have {size} bytes, {self._setting} are allowed"
+                f"a table size update to {size} bytes, the limit is {self._setting}"
             )
         # If the setting fell and rose again, an update to its lowest value is due (§4.2).
         if self._update_due is not None and size <= self._update_due:
@@ -342,7 +342,7 @@ class FieldDecoder:
         return position
 
     def _judged(self, fields: list[Field]) -> FieldList:
-        """Return FIELDS without what is illegal or too much, and say so."""
+        """Return FIELDS without illegal ones and those beyond the limit, and with the reason."""
         size = FIELD_OVERHEAD_BYTES * len(fields) + sum(map(len, chain.from_iterable(fields)))
         too_large = size > self._list_bytes_max
         flaw = None
@@ -365,7 +365,7 @@ def _read_integer(block: bytes, position: int, prefix: int) -> tuple[int, int]:
         value += (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-    raise CompressionError(f"an integer has more than {_INTEGER_BYTES_MAX} bytes behind its prefix")
+    raise CompressionError(f"an integer has more than {_INTEGER_BYTES_MAX} bytes after its prefix")
 
 
 def _read_string(block: bytes, position: int, length: int) -> tuple[str, int]:
@@ -403,7 +403,7 @@ _NEWEST_INDEX: Final = len(STATIC_TABLE) + 1
 
 
 class FieldEncoder:
-    """Encode the header blocks of one direction of one connection, each of which must be sent, in this order.
+    """Encode the header blocks of one direction of one connection. Each block must be sent, in this order.
 
     TABLE_BYTES_MAX limits the dynamic table, however much the peer allows. Fields are added to it when they are first
     sent. Exceptions: names in UNINDEXED, whose values change with every call (only the name is added), and names in
@@ -431,14 +431,14 @@ class FieldEncoder:
         self._numbers_of_names: dict[str, int] = {}
 
     def resize(self, table_bytes_max: int) -> None:
-        """Take the peer's SETTINGS_HEADER_TABLE_SIZE; the next block says what becomes of the table."""
+        """Use the peer's SETTINGS_HEADER_TABLE_SIZE. The next block announces the change."""
         self._wanted = min(table_bytes_max, self._own_bytes_max)
         self._least = min(self._least, self._wanted)
 
     def encode(self, fields: Sequence[Field]) -> bytes:
-        """Return the block of FIELDS, which are legal.
+        """Return the block of FIELDS, which must be legal.
 
-        Raises UnicodeEncodeError, before anything is changed, for characters beyond Latin-1.
+        Raises UnicodeEncodeError for characters beyond Latin-1, before anything is changed.
         """
         "".join(chain.from_iterable(fields)).encode("latin-1")
         parts = self._updates()
@@ -452,7 +452,7 @@ class FieldEncoder:
         return b"".join(parts)
 
     def _updates(self) -> list[bytes]:
-        """Return what the next block begins with, if the table's size changes: the least one, then the last (§4.2)."""
+        """Return the start of the next block, if the table's size changes: the smallest size, then the last (§4.2)."""
         updates = []
         for size in (self._least, self._wanted):
             if size != self._table_bytes_max:
@@ -463,7 +463,7 @@ class FieldEncoder:
         return updates
 
     def _encode(self, field: Field) -> bytes:
-        """Return FIELD, which is not in the dynamic table, and add it where that pays."""
+        """Return FIELD, which is not in the dynamic table, encoded; add it to the table if that pays."""
         name, value = field
         if name in self._sensitive:
             return self._literal(field, _NEVER_ADDED)
@@ -471,7 +471,7 @@ class FieldEncoder:
         if index is not None:
             return _indexed(index)
         size = len(name) + len(value) + FIELD_OVERHEAD_BYTES
-        if size > self._table_bytes_max // 2:  # it would drive out too much
+        if size > self._table_bytes_max // 2:  # It would evict too much.
             return self._literal(field, _NOT_ADDED)
         if name in self._unindexed and self._index_of_name(name):
             return self._literal(field, _NOT_ADDED)
@@ -517,7 +517,7 @@ class FieldEncoder:
 def literal(name: str, value: str, *, sensitive: bool = False) -> bytes:
     """Return a field that neither reads the dynamic table nor changes it: the same bytes for every connection.
 
-    NAME and VALUE are legal already. SENSITIVE forbids that those who pass the field on ever put it in a table. Raises
+    NAME and VALUE must be legal. SENSITIVE forbids proxies to put the field into a table. Raises
     UnicodeEncodeError for characters beyond Latin-1.
     """
     kind = _NEVER_ADDED if sensitive else _NOT_ADDED
@@ -533,7 +533,7 @@ def _string(text: str) -> bytes:
 
 
 def _shorter_string(text: str) -> bytes:
-    """Return TEXT in Huffman's code where that is shorter."""
+    """Return TEXT in Huffman's code if that is shorter."""
     data = text.encode("latin-1")
     coded = huffman_encoded(data)
     if len(coded) < len(data):

@@ -1,9 +1,9 @@
-"""HTTP/1.1 requests of one connection (RFC 9112). It does no I/O:
+"""HTTP/1.1 requests of one connection (RFC 9112). No input or output:
 
     reader.feed(data);  while (asked := reader.next()) is not None: …
 
-The reader refuses chunked bodies and everything ambiguous: two lengths, a length next to a transfer coding, folded
-fields, no host or two hosts. After a refusal the connection is closed.
+The reader refuses chunked bodies and ambiguous requests: two lengths, a length next to a transfer coding, folded
+fields, no host or two hosts. After a refusal, the connection is closed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ HEAD_BYTES_MAX: Final = 8 * 1024
 _HEAD_END: Final = b"\r\n\r\n"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _LINE: Final = re.compile(r"([A-Z]{1,16}) ([!-~]{1,4096}) HTTP/1\.([01])", re.ASCII)
-#: A target that is a whole address: servers have to take it, and its host instead of the field's.
+#: A target that is a complete URL: servers must accept it, and use its host instead of the field's.
 _ADDRESS: Final = re.compile(r"(?i:https?)://([^/?#@]+)([/?].*)?")
 _VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
 
 
 class HttpRefused(Exception):
-    """What came is no request that is answered: STATUS and WORDS say so, and the connection ends."""
+    """The request is refused: answer it with STATUS and WORDS, and close the connection."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
@@ -33,31 +33,31 @@ class HttpRefused(Exception):
 
 
 class RequestReader:
-    """Reads the requests of one connection, whose other end is PEER. SECURE: it has TLS."""
+    """Reads the requests of one connection from PEER. SECURE: it uses TLS."""
 
     def __init__(self, peer: str, *, secure: bool) -> None:
         self._peer, self._secure = peer, secure
         self._data = b""
-        #: A request without its body, and how long that is to be.
-        self._half: tuple[PageRequest, int] | None = None
+        #: A request without its body, and the length of the body.
+        self._incomplete: tuple[PageRequest, int] | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Has nothing come of a further request?"""
-        return not self._data and self._half is None
+        """Is there no incomplete request?"""
+        return not self._data and self._incomplete is None
 
     @property
     def wants_body(self) -> bool:
-        """Is a body under way?"""
-        return self._half is not None
+        """Is a body incomplete?"""
+        return self._incomplete is not None
 
     def feed(self, data: bytes) -> None:
-        """Take DATA, which came."""
+        """Add the received DATA."""
         self._data += data
 
     def next(self) -> PageRequest | None:
-        """Return the next request that is whole, or None; raise HttpRefused."""
-        if self._half is None:
+        """Return the next complete request, or None; raise HttpRefused."""
+        if self._incomplete is None:
             head, end, rest = self._data.partition(_HEAD_END)
             if len(head) > HEAD_BYTES_MAX:
                 raise HttpRefused(
@@ -65,20 +65,20 @@ class RequestReader:
                 )
             if not end:
                 return None
-            self._half = self._begun(head)
+            self._incomplete = self._begun(head)
             self._data = rest
-        asked, size = self._half
+        asked, size = self._incomplete
         if len(self._data) < size:
             return None
         body, self._data = self._data[:size], self._data[size:]
-        self._half = None
+        self._incomplete = None
         return asked._replace(body=body)
 
     def _begun(self, head: bytes) -> tuple[PageRequest, int]:
         first, *lines = head.decode("latin-1").split("\r\n")
         line = _LINE.fullmatch(first)
         if line is None:
-            raise HttpRefused(400, "this is no request line of HTTP/1.1")
+            raise HttpRefused(400, "not a request line of HTTP/1.1")
         method, target, minor = line.groups()
         headers: dict[str, str] = {}
         for text in lines:
@@ -90,14 +90,14 @@ class RequestReader:
                 raise HttpRefused(400, f"the request has {name} twice")
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         if minor == "1" and not headers.get("host"):
-            raise HttpRefused(400, "the request names no host")
+            raise HttpRefused(400, "the request has no host")
         if address := _ADDRESS.fullmatch(target):
             headers["host"], target = address.groups("")
             target = target if target.startswith("/") else f"/{target}"
         if not target.startswith("/"):
             raise HttpRefused(400, "the target of the request does not begin with a slash")
         if "transfer-encoding" in headers:
-            raise HttpRefused(501, "bodies in chunks are not taken: send a Content-Length")
+            raise HttpRefused(501, "chunked bodies are not supported: send a Content-Length")
         keep = "close" not in headers.get("connection", "").lower() and minor == "1"
         asked = PageRequest(
             method, target, headers, peer=self._peer, secure=self._secure, keep=keep
@@ -107,7 +107,7 @@ class RequestReader:
 
 def _length(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise HttpRefused(400, "the Content-Length of the request is no number")
+        raise HttpRefused(400, "the Content-Length of the request is not a number")
     if int(text) > BODY_BYTES_MAX:
         raise HttpRefused(413, too_large(int(text)))
     return int(text)

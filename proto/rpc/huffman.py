@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 # 7 MB and 14 ms, and headers need few of them, so a row is filled when it is first used.
 
 
-#: The symbols of each length of code, in bits; EOS would be the last one of the longest.
+#: The symbols of each code length in bits. EOS would be the last one of the longest.
 _SYMBOLS: Final = {
     5: b"012aceiost",
     6: b" %-./3456789=A_bdfghlmnpru",
@@ -41,9 +41,9 @@ _SYMBOLS: Final = {
     30: b"\n\r\x16",
 }
 
-#: For each byte: the row of the next state, and the text that was finished. Empty until it is first met.
+#: For each byte: the row of the next state, and the completed text. Empty until its first use.
 _Row: TypeAlias = "list[tuple[_Row, str]]"
-#: For a state: where some bits lead, and the text that they finish.
+#: For a state: the next state after some bits, and the text that they complete.
 _Steps: TypeAlias = "dict[str, list[tuple[str, str]]]"
 
 _BETWEEN_CODES: Final = ""
@@ -54,11 +54,11 @@ _FIRST_ROW: Final[_Row] = []
 
 
 class InvalidHuffman(Exception):
-    """The bytes are no whole string of codes: EOS in them, or padding that is not its beginning or too long."""
+    """The bytes are not a complete string of codes: they contain EOS, or the padding is wrong or too long."""
 
 
 def huffman_encoded(text: bytes) -> bytes:
-    """Return TEXT in codes, which may be longer than it."""
+    """Return TEXT encoded; the result may be longer."""
     if not text:
         return b""
     bits = "".join(map(_codes().__getitem__, text))
@@ -67,7 +67,7 @@ def huffman_encoded(text: bytes) -> bytes:
 
 
 def huffman_decoded(data: bytes) -> str:
-    """Return the text whose codes are DATA, a character for each byte.
+    """Return the text encoded in DATA, one character per byte.
 
     Raises InvalidHuffman.
     """
@@ -81,7 +81,7 @@ def huffman_decoded(data: bytes) -> str:
             row, text = _filled(row)[byte]
         keep(text)
     if row is not _FIRST_ROW and id(row) not in _ids_of_last_rows():
-        raise InvalidHuffman("a Huffman-coded string has EOS in it, or wrong padding behind it")
+        raise InvalidHuffman("a Huffman-coded string contains EOS, or ends with wrong padding")
     return "".join(texts)
 
 
@@ -109,12 +109,12 @@ def _rows() -> dict[str, _Row]:
 
 @cache
 def _ids_of_last_rows() -> frozenset[int]:
-    """Return which rows a string may end with: between codes, or in padding."""
+    """Return the rows in which a string may end: between codes, or in padding."""
     return frozenset(id(_rows()["1" * count]) for count in range(_PADDING_BITS_MAX + 1))
 
 
 def _filled(row: _Row) -> _Row:
-    """Return ROW, which was empty, with what each byte leads to."""
+    """Fill the empty ROW with the result for each byte, and return it."""
     rows, steps = _rows(), _steps_by_four_bits()
     state = next(state for state, other in rows.items() if other is row)
     row[:] = [(rows[last], text) for last, text in _twice(steps, state)]
@@ -138,7 +138,7 @@ def _steps_by_four_bits() -> _Steps:
 
 
 def _twice(steps: _Steps, state: str) -> list[tuple[str, str]]:
-    """Return where STATE leads with twice as many bits as STEPS are for."""
+    """Return the result for STATE with twice as many bits as STEPS have."""
     return [
         (last, begun + rest) for between, begun in steps[state] for last, rest in steps[between]
     ]

@@ -1,4 +1,4 @@
-"""The half of a connection that reads: it checks each frame of the peer and turns it into events.
+"""The reading half of a connection: it checks each frame of the peer and turns it into events.
 
 `Incoming` is for servers. `ClientIncoming` differs in heads, DATA before them, two settings, GOAWAY and PUSH_PROMISE
 (RFC 9113 §6). Events: heads of requests and of responses, pieces of bodies, resets, GOAWAY, the end. Heads are checked
@@ -52,11 +52,8 @@ from .streams import ClientStream, Http2Stream, Outgoing, StreamTable
 _SETTINGS_ACK: Final = frame(SETTINGS, ACK, 0)
 _PING_BYTES: Final = 8
 _GOAWAY_BYTES_MIN: Final = 8
-#: Opened windows of so many streams cost as much as one frame without use.
+#: Opening the windows of this many streams costs as much as one useless frame.
 _STREAMS_A_CHARGE: Final = 16
-
-
-# --- events
 
 
 class Malformed(Exception):
@@ -64,7 +61,7 @@ class Malformed(Exception):
 
 
 class Request(NamedTuple):
-    """What is asked. HEADERS has no pseudo-fields; of a name that comes twice it has the last value, of cookies all."""
+    """A request. HEADERS has no pseudo-fields; of a repeated name it has the last value, of cookies all values."""
 
     method: str
     path: str
@@ -98,17 +95,17 @@ def read_request(fields: list[Field]) -> Request:
         pseudo[name] = value
         count += 1
     if len(pseudo) != count:
-        raise Malformed("a pseudo-field comes twice")
+        raise Malformed("a pseudo-field occurs twice")
     headers = dict(fields[count:])
     if "cookie" in headers:
-        # Browsers split it, so that its parts find a place in the table (§8.2.3).
+        # Browsers split it, so that its parts fit into the table (§8.2.3).
         headers["cookie"] = "; ".join(value for name, value in fields if name == "cookie")
     check_headers(headers)
     if not pseudo.keys() <= _PSEUDO:
-        raise Malformed("a pseudo-field is none of a request")
+        raise Malformed("a pseudo-field is not one of requests")
     path, method = pseudo.get(":path"), pseudo.get(":method")
     if not path or not method or not pseudo.get(":scheme"):
-        raise Malformed("a request says its :method, :scheme and :path")
+        raise Malformed("a request without :method, :scheme or :path")
     return Request(method, path, pseudo.get(":authority", ""), headers)
 
 
@@ -116,7 +113,7 @@ def check_headers(headers: dict[str, str]) -> None:
     """Raise Malformed unless HEADERS, which follow the pseudo-fields or the body, are allowed there."""
     if not _MISPLACED.isdisjoint(headers):
         misplaced = ", ".join(sorted(_MISPLACED & headers.keys()))
-        raise Malformed(f"{misplaced} has no place there")
+        raise Malformed(f"{misplaced} not allowed here")
     if headers.get("te", "trailers") != "trailers":
         raise Malformed("te is not trailers")
 
@@ -127,12 +124,12 @@ def check_trailers(fields: list[Field]) -> None:
 
 
 def content_length(headers: dict[str, str]) -> int | None:
-    """Return how long the body says to be; None: it does not say. Raises Malformed."""
+    """Return the declared length of the body; None: it is not declared. Raises Malformed."""
     text = headers.get("content-length")
     if text is None:
         return None
     if not (text.isascii() and text.isdigit()) or len(text) > 18:
-        raise Malformed("content-length is no number")
+        raise Malformed("content-length is not a number")
     return int(text)
 
 
@@ -152,7 +149,7 @@ class RequestTooLarge(NamedTuple):
 
 
 class DataReceived(NamedTuple):
-    """A piece of a request's body; ENDED: the last. The piece may be empty then."""
+    """A piece of a request's body; ENDED: it is the last, and may be empty."""
 
     stream_id: int
     data: bytes
@@ -160,7 +157,7 @@ class DataReceived(NamedTuple):
 
 
 class StreamReset(NamedTuple):
-    """A stream is over before its answer was: the peer broke it off, or a mistake of the peer did (BY_PEER False)."""
+    """A stream ended before its answer: the peer reset it, or made a mistake on it (BY_PEER False)."""
 
     stream_id: int
     code: int
@@ -186,7 +183,7 @@ class PingAnswered(NamedTuple):
 
 
 class ConnectionEnded(NamedTuple):
-    """The connection is over: what is left to write says why to the peer; close it then."""
+    """The connection has ended: send the rest of the output, which has the reason, and close it."""
 
     code: int
     reason: str
@@ -214,14 +211,14 @@ class ResponseReceived(NamedTuple):
 
 
 class TrailersReceived(NamedTuple):
-    """A stream's answer has ended with FIELDS."""
+    """The answer of a stream has ended with FIELDS."""
 
     stream_id: int
     fields: list[Field]
 
 
 class GoAwayReceived(NamedTuple):
-    """The server takes no new streams, and none above LAST_STREAM_ID, which are over. It may say why."""
+    """The server accepts no new streams, and dropped those above LAST_STREAM_ID. It may give a reason."""
 
     last_stream_id: int
     code: int
@@ -244,19 +241,16 @@ def read_status(fields: list[Field]) -> int:
     """Return the status of a response that begins with FIELDS; raise Malformed."""
     name, text = fields[0] if fields else ("", "")
     if name != ":status" or len(text) != 3 or not (text.isascii() and text.isdigit()):
-        raise Malformed("a response says its :status first")
+        raise Malformed("a response does not begin with :status")
     status = int(text)
     if status < 100 or status == 101:
-        raise Malformed(f"a response of status {status}")
+        raise Malformed(f"a response with status {status}")
     check_headers(dict(fields[1:]))
     return status
 
 
-# --- what is read
-
-
 class Incoming:
-    """What a connection reads. Events go to TELL; mistakes of the peer that end it are raised."""
+    """The reader of a connection. Events go to TELL. Mistakes of the peer that end the connection are raised."""
 
     def __init__(
         self,
@@ -273,7 +267,7 @@ class Incoming:
         self._budget = budget
         self._tell = tell
         self._reader = FrameReader(limits.frame_bytes_max)
-        # A block may be longer than its list: short fields of many bytes, or strings coded badly.
+        # A block may be longer than its list: short fields of many bytes, or badly encoded strings.
         self._blocks = FieldBlocks(4 * limits.field_list_bytes_max)
         self._decoder = FieldDecoder(list_bytes_max=limits.field_list_bytes_max)
         self._credit = limits.connection_window
@@ -291,9 +285,9 @@ class Incoming:
         self.stale: set[int] = set()
         #: … and streams that were opened before it.
         self.reset_by_peer: list[int] = []
-        self._half_since_ms = budget.now_ms
-        self._half_count = 0
-        #: No stream above this is served any more.
+        self._incomplete_since_ms = budget.now_ms
+        self._incomplete_count = 0
+        #: Streams above this are no longer served.
         self.last_served: int | None = None
         self._handlers: dict[int, Callable[[int, int, bytes], None]] = {
             DATA: self._on_data,
@@ -309,7 +303,7 @@ class Incoming:
         }
 
     def read(self, data: bytes, now_ms: int) -> None:
-        """Take DATA, which came at NOW_MS; raise ConnectionFault, or Exhausted."""
+        """Process DATA, received at NOW_MS; raise ConnectionFault, or Exhausted."""
         self._budget.advance_to(now_ms)
         self._read_from = self._table.last_id
         if self.stale or self.reset_by_peer:
@@ -317,41 +311,37 @@ class Incoming:
         blocks, handlers = self._blocks, self._handlers
         for kind, flags, stream_id, payload in self._reader.read(data):
             if not self._has_settings and (kind != SETTINGS or flags & ACK):
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS come first")
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
             if blocks.is_open and kind != CONTINUATION:
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a block of fields is not whole")
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a block of fields is incomplete")
             try:
                 handlers.get(kind, self._on_unknown)(flags, stream_id, payload)
             except StreamFault as mistake:
                 self._end_stream(mistake)
-        self._note_half(now_ms)
+        self._note_incomplete(now_ms)
 
     def refuse_more(self) -> int:
-        """Serve no stream that is not open yet; return the last one that was."""
+        """Serve only streams that are already open; return the last of them."""
         self.last_served = self._table.last_id
         return self.last_served
 
-    # --- what is half there
-
     @property
-    def is_half(self) -> bool:
-        """Does the preface, a frame or a block of fields wait for its rest?"""
-        return self._reader.is_half or self._blocks.is_open
+    def is_incomplete(self) -> bool:
+        """Is the preface, a frame or a block of fields incomplete?"""
+        return self._reader.is_incomplete or self._blocks.is_open
 
-    def half_for_ms(self, now_ms: int) -> int:
-        """How long what is half there waits for its rest."""
-        return now_ms - self._half_since_ms if self.is_half else 0
+    def incomplete_for_ms(self, now_ms: int) -> int:
+        """How long the incomplete part has waited for its rest."""
+        return now_ms - self._incomplete_since_ms if self.is_incomplete else 0
 
-    def _note_half(self, now_ms: int) -> None:
+    def _note_incomplete(self, now_ms: int) -> None:
         if self._blocks.is_open:
-            if self._half_count >= 0:  # It starts here; CONTINUATION frames do not count.
-                self._half_count = -1
-                self._half_since_ms = now_ms
-        elif self._half_count != self._reader.count:
-            self._half_count = self._reader.count
-            self._half_since_ms = now_ms
-
-    # --- bodies
+            if self._incomplete_count >= 0:  # It starts here; CONTINUATION frames do not count.
+                self._incomplete_count = -1
+                self._incomplete_since_ms = now_ms
+        elif self._incomplete_count != self._reader.count:
+            self._incomplete_count = self._reader.count
+            self._incomplete_since_ms = now_ms
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
         size = len(payload)
@@ -363,7 +353,7 @@ class Incoming:
                 self._budget.charge(flood_budget.IDLE_FRAME)
             return
         if stream.ended_by_peer:
-            raise StreamFault(stream_id, ErrorCode.STREAM_CLOSED, "DATA behind the end")
+            raise StreamFault(stream_id, ErrorCode.STREAM_CLOSED, "DATA after the end")
         stream.credit -= size
         if stream.credit < 0:
             raise StreamFault(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "more than its window")
@@ -384,7 +374,7 @@ class Incoming:
         self._tell(DataReceived(stream_id, payload, ended))
 
     def _take_credit(self, size: int) -> None:
-        """Take SIZE bytes off the window of the connection, which is opened again at once."""
+        """Subtract SIZE bytes from the window of the connection, and open it again at once."""
         self._credit -= size
         if self._credit < 0:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more than the connection's window")
@@ -395,22 +385,20 @@ class Incoming:
             self._uncredited = 0
 
     def open_window(self, stream: Http2Stream) -> None:
-        """Open the window of STREAM again, once that is worth a frame."""
+        """Open the window of STREAM again, once enough is used for a frame to pay."""
         if stream.uncredited * 2 >= self._limits.stream_window and not stream.ended_by_peer:
             self._outgoing.write(window_update(stream.id, stream.uncredited))
             stream.credit += stream.uncredited
             stream.uncredited = 0
 
     def _count_declared(self, stream: Http2Stream, size: int, *, ended: bool) -> None:
-        """Hold the body against its content-length."""
+        """Compare the length of the body with its content-length."""
         assert stream.declared is not None
         stream.received += size
         if stream.received > stream.declared or (ended and stream.received != stream.declared):
             raise StreamFault(
-                stream.id, ErrorCode.PROTOCOL_ERROR, "content-length is not the body's"
+                stream.id, ErrorCode.PROTOCOL_ERROR, "content-length differs from the body"
             )
-
-    # --- heads and trailers
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         block = self._blocks.begin(flags, stream_id, payload)
@@ -425,7 +413,7 @@ class Incoming:
 
     def _on_block(self, block: FieldBlock) -> None:
         try:
-            # Whatever becomes of the stream: the table that the next block refers to changes with this one.
+            # Always decode it, even if the stream is refused: the next block refers to the table that it changes.
             found = self._decoder.decode(block.data)
         except CompressionError as error:
             raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, str(error)) from error
@@ -434,7 +422,7 @@ class Incoming:
         self._on_fields(block, found)
 
     def _on_fields(self, block: FieldBlock, found: FieldList) -> None:
-        """Take what BLOCK says: a request's head, or its trailers."""
+        """Process the fields of BLOCK: a request's head, or its trailers."""
         stream_id = block.stream_id
         stream = self._streams.get(stream_id)
         if stream is not None:
@@ -447,14 +435,14 @@ class Incoming:
         self._table.begin(stream_id)
         check_dependency(stream_id, block.depends_on)
         if self.last_served is not None or len(self._streams) >= self._limits.streams_max:
-            # The peer may not have received the limit yet, so this is no mistake of its own.
+            # The peer may not have received the limit yet, so this is not a mistake.
             raise StreamFault(
                 stream_id, ErrorCode.REFUSED_STREAM, "too many streams", flood_budget.IDLE_FRAME
             )
         self._open(block, found)
 
     def _open(self, block: FieldBlock, found: FieldList) -> None:
-        """Begin the stream of a request with the fields FOUND in BLOCK."""
+        """Start the stream of a request with the fields FOUND in BLOCK."""
         stream_id = block.stream_id
         if found.flaw is not None:
             raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, found.flaw)
@@ -478,7 +466,7 @@ class Incoming:
         """End the body of STREAM with the fields FOUND in BLOCK. Their values are not used."""
         check_dependency(stream.id, block.depends_on)
         if stream.ended_by_peer:
-            raise StreamFault(stream.id, ErrorCode.STREAM_CLOSED, "HEADERS behind the end")
+            raise StreamFault(stream.id, ErrorCode.STREAM_CLOSED, "HEADERS after the end")
         try:
             check_trailers(found.fields)
         except Malformed as error:
@@ -494,13 +482,11 @@ class Incoming:
         stream.ended_by_peer = True
         self._tell(DataReceived(stream.id, b"", True))
 
-    # --- ends
-
     def _on_reset(self, _flags: int, stream_id: int, payload: bytes) -> None:
         if len(payload) != WORD.size:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM has four bytes")
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM must have four bytes")
         if stream_id == 0 or self._table.is_idle(stream_id):
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "RST_STREAM of a stream that is idle")
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "RST_STREAM of an idle stream")
         stream = self._streams.pop(stream_id, None)
         if stream is None:
             self._budget.charge(flood_budget.IDLE_FRAME)
@@ -516,7 +502,7 @@ class Incoming:
             self._tell(StreamReset(stream_id, WORD.unpack(payload)[0], True))
 
     def _end_stream(self, mistake: StreamFault) -> None:
-        """Break a stream off that the peer made a mistake on."""
+        """Reset the stream on which the peer made MISTAKE."""
         stream_id = mistake.stream_id
         self._budget.charge(mistake.cost)
         self._outgoing.write(rst_stream(stream_id, mistake.code))
@@ -526,16 +512,14 @@ class Incoming:
             self._outgoing.forget(stream)
             self._tell(StreamReset(stream_id, mistake.code, False))
 
-    # --- the connection
-
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS of a stream")
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS on a stream")
         self._budget.charge(flood_budget.IDLE_FRAME)
         if flags & ACK:
             if payload:
                 raise ConnectionFault(
-                    ErrorCode.FRAME_SIZE_ERROR, "SETTINGS that acknowledge have none"
+                    ErrorCode.FRAME_SIZE_ERROR, "an acknowledgement of SETTINGS must be empty"
                 )
             return
         self._has_settings = True
@@ -554,12 +538,12 @@ class Incoming:
 
     def _on_window_update(self, _flags: int, stream_id: int, payload: bytes) -> None:
         if len(payload) != WORD.size:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE has four bytes")
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE must have four bytes")
         self._budget.charge(flood_budget.IDLE_FRAME)
         more = WORD.unpack(payload)[0] & STREAM_MASK
         if stream_id == 0:
             if more == 0:
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by zero")
             self._outgoing.window += more
             if self._outgoing.window > WINDOW_MAX:
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window of more than 2³¹−1")
@@ -567,12 +551,10 @@ class Incoming:
         stream = self._streams.get(stream_id)
         if stream is None:
             if self._table.is_idle(stream_id):
-                raise ConnectionFault(
-                    ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of a stream that is idle"
-                )
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of an idle stream")
             return
         if more == 0:
-            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
+            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by zero")
         stream.window += more
         if stream.window > WINDOW_MAX:
             raise StreamFault(
@@ -582,9 +564,9 @@ class Incoming:
 
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PING of a stream")
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PING on a stream")
         if len(payload) != _PING_BYTES:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "PING has eight bytes")
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "PING must have eight bytes")
         self._budget.charge(flood_budget.IDLE_FRAME)
         if flags & ACK:
             self._tell(PingAnswered(payload))
@@ -593,35 +575,39 @@ class Incoming:
 
     def _on_go_away(self, _flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "GOAWAY of a stream")
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "GOAWAY on a stream")
         if len(payload) < _GOAWAY_BYTES_MIN:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY has eight bytes at least")
+            raise ConnectionFault(
+                ErrorCode.FRAME_SIZE_ERROR, "GOAWAY must have eight or more bytes"
+            )
         self._budget.charge(
             flood_budget.IDLE_FRAME
-        )  # It opens no more streams, and closes when it wants to.
+        )  # The peer opens no more streams, and closes the connection when it likes.
 
     def _on_priority(self, _flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id == 0:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PRIORITY without a stream")
         self._budget.charge(flood_budget.IDLE_FRAME)
         if len(payload) != 5:
-            raise StreamFault(stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY has five bytes")
+            raise StreamFault(
+                stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY must have five bytes"
+            )
         check_dependency(stream_id, WORD.unpack_from(payload)[0] & STREAM_MASK)
 
     def _on_push_promise(self, _flags: int, _stream_id: int, _payload: bytes) -> None:
-        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE of a client")
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE by a client")
 
     def _on_unknown(self, _flags: int, _stream_id: int, _payload: bytes) -> None:
         self._budget.charge(flood_budget.IDLE_FRAME)
 
 
-#: Responses below are not the last word (RFC 9110 §15.2).
+#: Responses with a lower status are interim (RFC 9110 §15.2).
 _FINAL: Final = 200
 _REASON_BYTES_MAX: Final = 200
 
 
 class ClientIncoming(Incoming):
-    """What a client's connection reads. ENCODER makes its blocks, as large a table as the server allows."""
+    """The reader of a client's connection. ENCODER uses a table as large as the server allows."""
 
     def __init__(
         self,
@@ -635,22 +621,20 @@ class ClientIncoming(Incoming):
         super().__init__(limits, table, outgoing, budget, tell)
         self._encoder = encoder
         self._reader.greet()
-        #: Streams that the server takes at once.
+        #: The limit of concurrent streams that the server announced.
         self.streams_max = STREAM_MASK
-        #: No stream above this is answered any more; None: the server has not said so.
+        #: Streams above this will not be answered; None: the server has not announced it.
         self.answered_up_to: int | None = None
 
     @property
     def is_ready(self) -> bool:
-        """Has the server said its settings?"""
+        """Have the server's settings arrived?"""
         return self._has_settings
-
-    # --- responses
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
         stream = self._streams.get(stream_id)
         if stream is None:
-            # What was under way when this side broke the stream off.
+            # It was on its way when this side reset the stream.
             self._take_credit(len(payload))
             self._check_used(stream_id, "DATA")
             return
@@ -683,7 +667,7 @@ class ClientIncoming(Incoming):
         status = read_status(found.fields)
         if status < _FINAL:
             if block.ends:
-                raise Malformed("an answer that ends before it has begun")
+                raise Malformed("an answer that ends before its head")
             self._budget.charge(flood_budget.IDLE_FRAME)
             return
         stream.answered = True
@@ -698,13 +682,11 @@ class ClientIncoming(Incoming):
         self._tell(TrailersReceived(stream.id, found.fields))
 
     def _check_used(self, stream_id: int, what: str) -> None:
-        """Raise ConnectionFault, for WHAT came on STREAM_ID, if that was never opened."""
+        """Raise ConnectionFault, about WHAT was received on STREAM_ID, if that stream was never opened."""
         if stream_id == 0 or self._table.is_idle(stream_id):
             raise ConnectionFault(
                 ErrorCode.PROTOCOL_ERROR, f"{what} on stream {stream_id}, which is idle"
             )
-
-    # --- the connection
 
     def _on_setting(self, identifier: int, value: int) -> None:
         if identifier == HEADER_TABLE_SIZE:
@@ -725,4 +707,4 @@ class ClientIncoming(Incoming):
             self._tell(StreamReset(late.id, ErrorCode.REFUSED_STREAM, True))
 
     def _on_push_promise(self, _flags: int, _stream_id: int, _payload: bytes) -> None:
-        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE, which was not allowed")
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE, which is disabled")

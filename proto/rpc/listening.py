@@ -1,11 +1,11 @@
-"""Listening sockets: how a server takes its port, why it cannot, and its certificate for TLS.
+"""Listening sockets: how a server opens its port, the reasons why it cannot, and its certificate for TLS.
 
 A port belongs to one server: SO_REUSEPORT is off, so a second server fails to start. SO_REUSEADDR is on, so a server
 can restart while old connections are still closing.
 
-Connections take file descriptors, and a process has only so many. `connections_fitting` returns how many connections
-leave half of them for files. If there is no descriptor for a waiting connection, `ListeningSocket` accepts it with a
-spare one, sends the reason and closes it. Otherwise it would wait and wake the event loop for ever.
+Connections take file descriptors, and a process has a limited number. `connections_fitting` returns how many
+connections leave half of them for files. If there is no descriptor for a waiting connection, `ListeningSocket` accepts
+it with a spare one, sends the reason and closes it. Otherwise it would wait and wake the event loop for ever.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ logger = logging.getLogger(__name__)
 PORT_MAX: Final = 65_535
 #: Connections that the kernel completes before they are accepted.
 BACKLOG: Final = 1024
-#: Every network of the machine; both of IPv4 and IPv6 where the machine has both.
+#: Addresses that mean every network interface, for IPv4 and IPv6 if the machine has both.
 _WILDCARDS: Final = ("", "0.0.0.0", "::")
 
 
-#: Descriptors that are neither files nor connections: the event loop, listening, standard streams, locks.
+#: Reserved descriptors, neither for files nor for connections: the event loop, listening, standard streams, locks.
 _DESCRIPTORS_KEPT: Final = 64
 _DESCRIPTORS_OF_WINDOWS: Final = 512
 _DESCRIPTORS_OF_MACOS: Final = 10_240
 
 
 def raise_descriptor_limit() -> int:
-    """Raise this process's limit of open files (RLIMIT_NOFILE) as far as it may; return it."""
+    """Raise this process's limit of open files (RLIMIT_NOFILE) as far as possible; return it."""
     if resource is None:
         return _DESCRIPTORS_OF_WINDOWS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for wanted in (
         hard,
         _DESCRIPTORS_OF_MACOS,
-    ):  # macOS says that there is no limit, and takes less.
+    ):  # macOS reports no limit, but has one.
         with contextlib.suppress(OSError, ValueError):
             if soft != wanted:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
@@ -59,9 +59,9 @@ def raise_descriptor_limit() -> int:
 
 
 def connections_fitting(wanted: int) -> int:
-    """Return how many connections, up to WANTED, this process may have: of its descriptors files take half."""
+    """Return how many connections, up to WANTED, this process may have. Half of its descriptors are for files."""
     if resource is None:
-        return wanted  # Sockets are no descriptors there.
+        return wanted  # On Windows, sockets are not descriptors.
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(1, min(wanted, soft // 2 - _DESCRIPTORS_KEPT))
 
@@ -72,10 +72,10 @@ def address_of(host: str, port: int) -> str:
 
 
 def cannot_listen(host: str, port: int, reason: str) -> CannotListen:
-    """Return the error of a server that REASON keeps from listening."""
+    """Return the error of a server that cannot listen because of REASON."""
     address = address_of(host, port)
     return CannotListen(
-        f"cannot listen on {address}: {reason}; stop the other server, or set another host or port",
+        f"cannot listen on {address}: {reason}. Stop the other server, or set another host or port",
         address=address,
         port=port,
         reason=reason,
@@ -83,7 +83,7 @@ def cannot_listen(host: str, port: int, reason: str) -> CannotListen:
 
 
 def check_bindable(host: str, port: int) -> None:
-    """Try to listen and let go again; raise CannotListen with the operating system's reason."""
+    """Try to listen, and close the socket again; raise CannotListen with the operating system's reason."""
     _check_port(host, port)
     _listen_on(_places(host, port)[0], host, port).close()
 
@@ -91,7 +91,7 @@ def check_bindable(host: str, port: int) -> None:
 def listen(host: str, port: int) -> list[ListeningSocket]:
     """Return sockets that listen on PORT (0: any free one, the same for all) at every address of HOST.
 
-    Raises CannotListen if one of them cannot be had.
+    Raises CannotListen if one of them fails.
     """
     _check_port(host, port)
     if host in _WILDCARDS and socket.has_dualstack_ipv6():
@@ -108,7 +108,7 @@ def listen(host: str, port: int) -> list[ListeningSocket]:
 
 
 class ListeningSocket(socket.socket):
-    """A socket that listens, and refuses what it has no descriptor for."""
+    """A listening socket that refuses connections for which there is no descriptor."""
 
     #: Connections refused for lack of a descriptor; logged at the first one and at each doubling.
     refused = 0
@@ -116,13 +116,13 @@ class ListeningSocket(socket.socket):
 
     @classmethod
     def of(cls, plain: socket.socket) -> ListeningSocket:
-        """Return PLAIN, which is no more after this, as a listener."""
+        """Return PLAIN as a listener. PLAIN must not be used any more."""
         listener = cls(plain.family, plain.type, plain.proto, plain.detach())
         listener._take_spare()
         return listener
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection. BlockingIOError if there is none, or those that waited had to be refused."""
+        """Accept a connection. BlockingIOError if none waits, or waiting ones had to be refused."""
         try:
             return super().accept()
         except OSError as error:
@@ -132,12 +132,12 @@ class ListeningSocket(socket.socket):
             raise BlockingIOError(errno.EAGAIN, "no descriptor is left") from error
 
     def _refuse_waiting(self) -> None:
-        """Accept and close what waits, up to a backlog of it."""
+        """Accept and close waiting connections, up to the length of the backlog."""
         for _ in range(BACKLOG):
             self._drop_spare()
             try:
                 accepted, _ = super().accept()
-            except OSError:  # None waits any more, or another thread took the descriptor first.
+            except OSError:  # No connection waits, or another thread took the descriptor first.
                 break
             _tell_why(accepted)
             accepted.close()
@@ -184,7 +184,7 @@ def _tell_why(accepted: socket.socket) -> None:
 
 def _check_port(host: str, port: int) -> None:
     if not 0 <= port <= PORT_MAX:  # getaddrinfo takes it modulo 65536.
-        raise cannot_listen(host, port, f"a port lies between 0 and {PORT_MAX}")
+        raise cannot_listen(host, port, f"a port must be from 0 to {PORT_MAX}")
 
 
 #: A family of addresses and an address in it.
@@ -226,10 +226,10 @@ def _reason(error: OSError) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What a side shows over TLS, as PEM: its certificate with those between it and a root, and its key.
+    """The certificate of one side, as PEM: with those between it and a root, and its key.
 
-    AUTHORITIES, PEM as well, are for those who know each other: the other side has to show a certificate that one of
-    them signed, whatever name is in it. Empty: a server asks callers for none.
+    AUTHORITIES, also PEM, are for mutual TLS: the other side must show a certificate signed by one of them, with any
+    name. Empty: a server does not request a certificate.
     """
 
     chain: bytes
@@ -237,9 +237,9 @@ class Certificate:
     authorities: bytes = b""
 
     def server_context(self) -> ssl.SSLContext:
-        """Return what a server's handshakes need: TLS 1.2 or later, HTTP/2 before HTTP/1.1 (ALPN).
+        """Return the context of a server's handshakes: TLS 1.2 or later, HTTP/2 before HTTP/1.1 (ALPN).
 
-        Raises ssl.SSLError for what is no certificate, no key of it, or no authority.
+        Raises ssl.SSLError if the certificate, its key or an authority is invalid.
         """
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
         context.options |= ssl.OP_NO_RENEGOTIATION
@@ -249,7 +249,7 @@ class Certificate:
         return context
 
     def client_context(self) -> ssl.SSLContext:
-        """Return what a client's handshakes need, who believes AUTHORITIES only. Raises ssl.SSLError likewise."""
+        """Return the context of a client's handshakes, which trusts only AUTHORITIES. Raises ssl.SSLError likewise."""
         context = self._context(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
@@ -262,7 +262,7 @@ class Certificate:
         context.options |= ssl.OP_NO_COMPRESSION
         if self.authorities:
             context.load_verify_locations(cadata=self.authorities.decode("ascii", "replace"))
-        # OpenSSL takes files only: it gets one without a name where there are such.
+        # OpenSSL reads only files: it gets an anonymous one where the system has these.
         content = self.key + b"\n" + self.chain
         if hasattr(os, "memfd_create"):
             with open(os.memfd_create("certificate"), "wb") as file:

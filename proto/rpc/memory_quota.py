@@ -1,12 +1,12 @@
-"""The memory quota of all connections of a server: bytes held for peers.
+"""The memory quota of a server: the bytes it holds for the peers of all connections.
 
-All connections share one limit without fixed shares, so a single busy peer may use nearly all of it. If it is used up,
-holders lose their bytes in the order of their burden: bytes × time held. The host whose connections have the highest
-total burden loses first, and of its connections the one with the highest burden. So many connections that hold a little
-each count as one burden, and of many clients behind one address the active ones keep their bytes.
+All connections share one limit without fixed shares, so a single busy peer may use nearly all of it. When it is used
+up, connections lose their bytes in the order of their burden: bytes × time held. The host whose connections have the
+highest total burden loses first, and of its connections the one with the highest burden. So many connections that hold
+a little each count as one burden, and of many clients with one address the active ones keep their bytes.
 
-A call that holds nothing costs nothing; another one costs two table look-ups. An eighth of the limit is freed at once,
-so that the search through all holders is rare.
+A call that holds nothing costs nothing, any other call two table look-ups. An eighth of the limit is freed at once, so
+that the search through all connections is rare.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Final, Generic, Protocol, TypeVar
 from .limits import owner_of
 
 logger = logging.getLogger(__name__)
-#: This fraction (1/8) of the limit is freed when the limit is reached.
+#: An eighth of the limit is freed when the limit is reached.
 _ROOM: Final = 8
-#: After usage fell from this peak to a quarter of it, freed memory is returned to the system.
+#: When usage falls from this peak or more to a quarter, freed memory is returned to the system.
 _PEAK_BYTES: Final = 64 * 1024 * 1024
 STEP_MS: Final = 50
-#: So many steps are kept, and twice those that have deadlines, before the others are looked for.
+#: Old steps are removed when there are this many, and twice as many as steps with deadlines.
 STEPS_MIN: Final = 100
 
 
@@ -39,18 +39,18 @@ HolderT = TypeVar("HolderT", bound=Holder)
 
 
 def ignore() -> None:
-    """Leave what was freed to the allocator."""
+    """Do nothing: the allocator keeps freed memory."""
 
 
 class Shares(Generic[HolderT]):
-    """What holders have of BYTES_MAX; KIND says of what, in the log."""
+    """The bytes that holders have, up to BYTES_MAX; KIND names these bytes in the log."""
 
     def __init__(self, kind: str, bytes_max: int, released: Callable[[], None] = ignore) -> None:
         """RELEASED is called when usage has fallen far below a high peak."""
         self._released = released
         self._kind = kind
         self.bytes_max = bytes_max
-        #: Bytes of all.
+        #: Total bytes.
         self.held = 0
         #: The usage to which `make_room` reduces.
         self.goal = bytes_max - bytes_max // _ROOM
@@ -65,7 +65,7 @@ class Shares(Generic[HolderT]):
         return max(0, self.bytes_max - self.held)
 
     def hold(self, holder: HolderT, size: int) -> None:
-        """Note that HOLDER has SIZE bytes now."""
+        """Note that HOLDER now has SIZE bytes."""
         self.held += size - self._of.pop(holder, 0)
         if size:
             self._of[holder] = size
@@ -77,9 +77,9 @@ class Shares(Generic[HolderT]):
             self._released()
 
     def make_room(self, burden: Callable[[HolderT], int], take: Callable[[HolderT], None]) -> None:
-        """If usage exceeds the limit, have TAKE end holdings, the one with the greatest BURDEN (bytes × time) first.
+        """If usage exceeds the limit, call TAKE with holders, the one with the greatest BURDEN (bytes × time) first.
 
-        TAKE ends no more than it takes to come down to `goal`.
+        TAKE ends as many of their calls as are needed to come down to `goal`.
         """
         if self.held <= self.bytes_max or self._is_making_room:
             return
@@ -88,7 +88,7 @@ class Shares(Generic[HolderT]):
             holders = self._by_burden(burden)
             if not self._was_over:
                 logger.warning(
-                    "peers hold too much kind=%s limit=%d holders=%d first=%s",
+                    "memory quota exceeded kind=%s limit=%d holders=%d first=%s",
                     self._kind,
                     self.bytes_max,
                     len(holders),
@@ -103,7 +103,7 @@ class Shares(Generic[HolderT]):
             self._is_making_room = False
 
     def _by_burden(self, burden: Callable[[HolderT], int]) -> list[HolderT]:
-        """Return all holders: those of the host with the greatest burden first, and of a host the greatest first."""
+        """Return all holders: the host with the greatest burden first, and within a host the greatest first."""
         burdens = {holder: (owner_of(holder.peer), burden(holder)) for holder in self._of}
         sums: Counter[str] = Counter()
         for host, own in burdens.values():

@@ -1,11 +1,11 @@
-"""Messages of gRPC in a body of HTTP/2 (PROTOCOL-HTTP2.md), plain or compressed with gzip.
+"""Messages of gRPC in an HTTP/2 body (PROTOCOL-HTTP2.md), plain or compressed with gzip.
 
 A message is a flag, four bytes of length, and the body. DATA frames do not end where messages end; `MessageReader`
 joins them. It copies each byte at most twice and buffers nothing of a message beyond the limit.
 
 The first 64 KiB of a gzip message are inflated at once (0.2 ms). The rest is inflated in a thread, one message at a
 time per server and one per connection in turn, so a client that sends many waits for its own. A message may inflate to
-1 MiB, or to `RATIO` times its compressed size if that is more. Beyond that it is refused as a bomb.
+1 MiB, or to `RATIO` times its compressed size if that is more. A larger one is refused as a decompression bomb.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Final
 
 from .errors import BadRequest, TooLarge
 
-#: zlib's word for "a gzip header and trailer, the largest window".
+#: zlib's code for "a gzip header and trailer, the largest window".
 _GZIP_WINDOW: Final = 31
-#: What is inflated at once.
+#: Bytes inflated on the event loop.
 AT_ONCE_BYTES: Final = 64 * 1024
-#: What any message may inflate to …
+#: Any message may inflate to this size, …
 FREE_BYTES: Final = 1024 * 1024
-#: … and how many times what came of it a larger one may. Text is packed to a tenth, JSON and logs to a thirtieth.
+#: … and a larger one to this multiple of its compressed size. Text shrinks to 1/10, JSON and logs to 1/30.
 RATIO: Final = 64
 
 
 class Inflation:
-    """A message that is partly inflated. It counts with its inflated size so far."""
+    """A partly inflated message. Its length is the inflated size so far."""
 
     def __init__(self, message: bytes, size_max: int) -> None:
-        """SIZE_MAX: of any message. Raises BadRequest or TooLarge."""
+        """SIZE_MAX: the limit of any message. Raises BadRequest or TooLarge."""
         self._packed_size = len(message)
         self._size_max = min(size_max, max(FREE_BYTES, RATIO * len(message)))
         self._decompressor = zlib.decompressobj(_GZIP_WINDOW)
@@ -44,7 +44,7 @@ class Inflation:
 
     @property
     def whole(self) -> bytes | None:
-        """The message, if it is inflated already. Raises BadRequest, or TooLarge."""
+        """The message, if it is completely inflated. Raises BadRequest, or TooLarge."""
         begun = self._checked(self._begun)
         if self._decompressor.eof:
             return begun
@@ -53,7 +53,7 @@ class Inflation:
         return None
 
     def rest(self) -> bytes:
-        """Return the message, once it is inflated, in any thread. Raises BadRequest or TooLarge."""
+        """Inflate the rest, and return the message. Thread-safe. Raises BadRequest or TooLarge."""
         missing = self._size_max + 1 - len(self._begun)
         if missing > 0:
             self._begun += self._decompressed(self._decompressor.unconsumed_tail, missing)
@@ -67,7 +67,7 @@ class Inflation:
             return self._decompressor.decompress(data, size_max)
         except zlib.error as error:
             raise BadRequest(
-                f"a message that is no gzip data: {error}", field="grpc-encoding", value="gzip"
+                f"a message is not gzip data: {error}", field="grpc-encoding", value="gzip"
             ) from error
 
     def _checked(self, whole: bytes) -> bytes:
@@ -75,7 +75,7 @@ class Inflation:
             raise TooLarge(
                 f"received message larger than max: {self._packed_size} bytes of gzip inflate to more than"
                 f" {self._size_max} ({RATIO} times as much, {FREE_BYTES} at least, or the limit of any message):"
-                " send less at once, or as it is",
+                " send less at once, or uncompressed",
                 field="receive_bytes_max",
                 limit=self._size_max,
                 value=self._packed_size,
@@ -85,12 +85,12 @@ class Inflation:
 
 def _cut_off() -> BadRequest:
     return BadRequest(
-        "a message that ends within its gzip data", field="grpc-encoding", value="gzip"
+        "the gzip data of a message is truncated", field="grpc-encoding", value="gzip"
     )
 
 
 class Inflater:
-    """Inflates what is large, for all connections of a server. Its event loop owns it."""
+    """Inflates large messages for all connections of a server. Its event loop owns it."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
@@ -104,7 +104,7 @@ class Inflater:
             return await asyncio.get_running_loop().run_in_executor(self._thread, message.rest)
 
     def close(self) -> None:
-        """Have the thread end."""
+        """End the thread."""
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -115,34 +115,34 @@ _pack: Final = _PREFIX.pack
 _unpack: Final = _PREFIX.unpack_from
 
 
-#: What came: a message, or one that has to be inflated.
+#: A received message, or one that must be inflated.
 Message = bytes | Inflation
 
 
 def with_prefix(message: bytes) -> bytes:
-    """Return MESSAGE as it travels, not compressed."""
+    """Return MESSAGE with its prefix, uncompressed."""
     return _pack(0, len(message)) + message
 
 
 def joined_with_prefix(pieces: Sequence[bytes | memoryview]) -> bytes:
-    """Do that with the message of PIECES, which are copied once."""
+    """Return the message of PIECES with its prefix. Each piece is copied once."""
     return b"".join((_pack(0, sum(map(len, pieces))), *pieces))
 
 
 class MessageReader:
-    """Puts the messages of one body together; none may have more than SIZE_MAX bytes."""
+    """Assembles the messages of one body; none may have more than SIZE_MAX bytes."""
 
     __slots__ = ("_compressed", "_flag", "_needed", "_pieces", "_size_max", "held")
 
     def __init__(self, size_max: int, *, compressed: bool) -> None:
-        """COMPRESSED: the call said that its messages may be (gzip)."""
+        """COMPRESSED: the call declared that its messages may be compressed (gzip)."""
         self._size_max = size_max
         self._compressed = compressed
-        #: What is there of a prefix, or (then _flag is its flag) of a message, and how long that is when it is whole.
+        #: The received part of a prefix, or (then _flag is its flag) of a message, and the length of the complete one.
         self._pieces: list[bytes] = []
         self._flag: int | None = None
         self._needed = PREFIX_BYTES
-        #: Bytes of a message that is not whole.
+        #: Bytes of an incomplete message.
         self.held = 0
 
     def feed(self, data: bytes) -> Iterator[Message]:
@@ -175,7 +175,7 @@ class MessageReader:
             self._keep(data[position:] if position else data)
 
     @property
-    def is_half(self) -> bool:
+    def is_incomplete(self) -> bool:
         """Return whether a message has started but is not complete."""
         return self.held > 0 or self._flag is not None
 
@@ -192,13 +192,13 @@ class MessageReader:
         self.held = 0
 
     def _begin(self, data: bytes, position: int = 0) -> None:
-        """Take the prefix at POSITION of DATA: a message follows."""
+        """Read the prefix at POSITION of DATA: a message follows."""
         self._flag, self._needed = _unpack(data, position)
         if self._needed > self._size_max:
             raise self._too_large(self._needed)
 
     def _end(self, message: bytes) -> Message:
-        """Return the MESSAGE that is whole: a prefix follows."""
+        """Return the complete MESSAGE: a prefix follows."""
         flag, self._flag = self._flag, None
         self._needed = PREFIX_BYTES
         return self._decompressed(flag, message) if flag else message
@@ -206,8 +206,8 @@ class MessageReader:
     def _decompressed(self, flag: int, message: bytes) -> Message:
         if flag != 1 or not self._compressed:
             raise BadRequest(
-                f"a message with flag {flag} in a call whose grpc-encoding does not say how it is compressed:"
-                " set grpc-encoding to gzip, or send it as it is",
+                f"a message has flag {flag}, but the call has no grpc-encoding that says how it is compressed:"
+                " set grpc-encoding to gzip, or send it uncompressed",
                 field="grpc-encoding",
                 value=flag,
             )
@@ -217,7 +217,7 @@ class MessageReader:
 
     def _too_large(self, size: int) -> TooLarge:
         return TooLarge(
-            f"received message larger than max: {size} bytes, the limit is {self._size_max}; send less at once",
+            f"received message larger than max: {size} bytes, the limit is {self._size_max}. Send less at once",
             field="receive_bytes_max",
             limit=self._size_max,
             value=size,
@@ -225,9 +225,9 @@ class MessageReader:
 
 
 def not_one(found: str) -> BadRequest:
-    """Return the error of a call that has FOUND, "none" or "more", where one message is due."""
+    """Return the error of a call with FOUND messages, "none" or "more", where one is required."""
     return BadRequest(
-        f"the call has {found} where one message is due: send one, and end the stream",
+        f"the call has {found} where one message is required: send one, and end the stream",
         field="body",
         value=found,
     )

@@ -1,7 +1,7 @@
-"""Methods as handlers know them: tables of methods, calls and streams.
+"""The interface of handlers: tables of methods, calls and streams.
 
 A service is a `MethodTable`: for each method its path, kind, protobuf types and handler. Handlers import this module
-and nothing of a carrier (carrier.py), which serves the tables on a connection.
+and nothing of the server (carrier.py), which serves the tables on connections.
 
     kind           handler
     UNARY          handler(request, call) -> reply | LATER        a plain function, or a coroutine function
@@ -47,14 +47,14 @@ LATER: Final = Later.LATER
 
 
 class CallUser:
-    """The user who sends calls, as a guard found out. This one is anybody: the server has no users."""
+    """The user of calls, as a guard identified it. This class itself is for servers without users: it may do all."""
 
     __slots__ = ()
     #: "": the server has no users.
     name: str = ""
 
     def may(self, call: CallContext, need: Any) -> bool:
-        """May the user, who sent CALL, do at present what NEED says?"""
+        """May the user, who sent CALL, do at present what NEED describes?"""
         return True
 
 
@@ -62,16 +62,16 @@ ANYBODY: Final = CallUser()
 
 
 class CallContext(ABC):
-    """What calls and streams have in common: the caller, the deadline, and whether the caller still waits."""
+    """The common part of calls and streams: the caller, the deadline, and whether the caller still waits."""
 
     __slots__ = ("_on_cancel", "cancelled", "outlasts", "user")
 
     def __init__(self) -> None:
         #: The user; set by the guard before the handler.
         self.user: CallUser = ANYBODY
-        #: The caller has gone before it was answered; answers are dropped.
+        #: Did the caller disconnect before it was answered? Then answers are dropped.
         self.cancelled = False
-        #: It continues when the carrier replaces the tables that it belongs to.
+        #: Does it continue when the server replaces the tables that it belongs to?
         self.outlasts = False
         self._on_cancel: list[Callable[[], None]] = []
 
@@ -87,53 +87,55 @@ class CallContext(ABC):
 
     @property
     def is_secure(self) -> bool:
-        """Did it come over TLS?"""
+        """Does the connection use TLS?"""
         return False
 
     @property
     def certificate_names(self) -> Sequence[str]:
-        """The names in the caller's certificate, if it showed one that was verified."""
+        """The names in the caller's verified certificate; none if it showed none."""
         return ()
 
     @property
     @abstractmethod
     def deadline_ms(self) -> int | None:
-        """Milliseconds from now until the caller gives up (0 if it has); None: it waits without end."""
+        """Milliseconds until the caller's deadline (0 if it has passed); None: there is no deadline."""
 
     @abstractmethod
     def add_trailing(self, name: str, value: str) -> None:
-        """Have the metadata that follows a good answer say VALUE under NAME, once each; before it is answered."""
+        """Add NAME with VALUE to the trailing metadata of a successful answer: before the answer, once per name."""
 
     @abstractmethod
     def fail(self, error: RpcError) -> None:
-        """Answer with ERROR; of a stream, after what was sent before."""
+        """Answer with ERROR; in a stream, after the messages that were sent before."""
 
     def outlast(self) -> None:
         """Let the call continue after its tables are replaced: other tables answer it."""
         self.outlasts = True
 
     def on_cancel(self, function: Callable[[], None]) -> None:
-        """Have FUNCTION called once if the caller goes before it is answered; at once if it has gone."""
+        """Call FUNCTION once if the caller disconnects before it is answered; at once if it has."""
         if self.cancelled:
             function()
         else:
             self._on_cancel.append(function)
 
     def cancel(self) -> None:
-        """Note that the caller has gone. For carriers; at most the first call has an effect."""
+        """Note that the caller has disconnected. For servers; only the first call has an effect."""
         if self.cancelled:
             return
         self.cancelled = True
         for function in self._on_cancel:
             try:
                 function()
-            except Exception:  # The edge: one handler's bug must not keep the others from hearing.
+            except (
+                Exception
+            ):  # A bug in one handler must not keep the other callbacks from being called.
                 logger.exception("cancellation callback failed")
         self._on_cancel.clear()
 
 
 class Call(CallContext):
-    """A unary call under way."""
+    """An open unary call."""
 
     __slots__ = ()
 
@@ -143,7 +145,7 @@ class Call(CallContext):
 
 
 class _Encoded:
-    """A message that is encoded: all that a stream asks of one."""
+    """An encoded message, with the one method that a stream calls."""
 
     __slots__ = ("_data",)
 
@@ -155,14 +157,14 @@ class _Encoded:
 
 
 class Stream(CallContext):
-    """The outgoing half of a stream. Messages are queued and leave in order."""
+    """The outgoing half of a stream. Messages are queued and sent in order."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def queued_bytes(self) -> int:
-        """Size of what was sent and has not left yet."""
+        """Bytes of queued messages."""
 
     @abstractmethod
     def send(self, message: Message) -> None:
@@ -173,49 +175,49 @@ class Stream(CallContext):
         """
 
     def send_encoded(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """Do that with a message that is encoded already, as PIECES: of a large one each copy counts."""
+        """Queue an encoded message, as PIECES: for large messages this saves copies."""
         self.send(cast("Message", _Encoded(b"".join(pieces))))
 
     def write_now(self) -> None:
-        """Have what was sent leave in this turn of the loop, if the carrier can; else it leaves in the next one."""
+        """Send queued messages in this turn of the loop, if the server can; otherwise in the next one."""
         return
 
     @abstractmethod
     def finish(self) -> None:
-        """End the stream well, once what was sent has left."""
+        """End the stream without an error after its queued messages."""
 
     @abstractmethod
     async def drained(self) -> None:
-        """Return once the queue is below `Limits.queue_bytes`, or the stream is gone."""
+        """Return once the queue is below `Limits.queue_bytes`, or the stream has ended."""
 
 
 class Receiver(Protocol[RequestIn]):
-    """The incoming half of a bidirectional stream: what a handler of kind BIDI returns."""
+    """The incoming half of a bidirectional stream, returned by a handler of kind BIDI."""
 
     def on_message(self, message: RequestIn) -> Awaitable[None] | None:
-        """Take MESSAGE. An awaitable holds back reading of the next one until it is done.
+        """Process MESSAGE. If the result is an awaitable, the next message is read when it is done.
 
         An exception fails the stream as one of a handler would.
         """
         ...
 
     def on_end(self) -> None:
-        """Know that no message follows: answer what is pending, then `finish()` the stream.
+        """Called after the last message: answer what is pending, then `finish()` the stream.
 
-        The peer half-closed, the server is about to stop, or (a carrier may not be able to tell) the peer is gone.
+        The peer half-closed, the server is about to stop, or (if the server cannot distinguish it) the peer is gone.
         """
         ...
 
     def on_close(self) -> None:
-        """Release everything: the stream is over, for whatever reason.
+        """Release everything: the stream has ended, for whatever reason.
 
-        `stream.cancelled` is true if the peer broke it off; a receiver that finishes on `on_end` may not see that.
+        `stream.cancelled` is true if the peer reset it; a receiver that finishes on `on_end` may not see that.
         """
         ...
 
 
 class MethodKind(enum.Enum):
-    """How many messages travel in each direction."""
+    """The number of messages in each direction."""
 
     UNARY = "unary"
     SERVER_STREAM = "server stream"
@@ -224,8 +226,8 @@ class MethodKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One gRPC method: PATH is "/package.Service/Method". CHECK raises BadRequest for a request that is not taken,
-    CHECK_DATA before it is decoded.
+    """One gRPC method: PATH is "/package.Service/Method". CHECK raises BadRequest for a request that must be refused,
+    CHECK_DATA does so before the request is decoded.
     """
 
     path: str
@@ -237,7 +239,7 @@ class Method:
     check_data: Callable[[bytes], None] | None = None
 
     def decode(self, data: bytes) -> Message:
-        """Return the request in DATA; raise BadRequest that names method and type."""
+        """Return the request in DATA; raise BadRequest, with method and type, if it cannot be decoded."""
         if self.check_data is not None:
             self.check_data(data)
         request = self.request_type()
@@ -248,7 +250,7 @@ class Method:
         ) as error:  # protobuf's DecodeError, or UnicodeDecodeError, by implementation
             kind = self.request_type.DESCRIPTOR.full_name
             raise BadRequest(
-                f"the request of {self.path} is not a well-formed {kind}: {len(data)} bytes do not decode",
+                f"the request of {self.path} is not a well-formed {kind}: {len(data)} bytes cannot be decoded",
                 method=self.path,
                 field=kind,
                 value=f"{len(data)} bytes",
@@ -260,7 +262,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class MethodEntry:
-    """A method without its name: what `unary`, `server_stream` and `bidi` return for `service`."""
+    """A method without its name: `unary`, `server_stream` and `bidi` return it for `service`."""
 
     kind: MethodKind
     request_type: type[Message]
@@ -282,7 +284,7 @@ def server_stream(
     reply_type: type[Reply],
     handler: Callable[[Request, Stream], None] | Callable[[Request, Stream], Awaitable[None]],
 ) -> MethodEntry:
-    """Return the entry of a method that answers with a stream; the end of a coroutine finishes its stream."""
+    """Return the entry of a method that answers with a stream. The end of a coroutine finishes its stream."""
     return MethodEntry(MethodKind.SERVER_STREAM, request_type, reply_type, handler)
 
 
@@ -296,7 +298,7 @@ def bidi(
 
 
 class MethodTable:
-    """The methods of one or several services; no path twice."""
+    """The methods of one or several services. Each path is unique."""
 
     def __init__(self, methods: Mapping[str, Method] | None = None) -> None:
         self._methods = dict(methods or {})
@@ -311,7 +313,7 @@ class MethodTable:
         return self._methods[path]
 
     def services(self) -> list[str]:
-        """Return the names of the services ("package.Service") that methods here belong to, in order."""
+        """Return the names of the services ("package.Service") of these methods, in order."""
         return sorted({path[1:].rpartition("/")[0] for path in self._methods})
 
     def __or__(self, other: MethodTable) -> MethodTable:

@@ -23,9 +23,9 @@ from .limits import owner_of
 
 logger = logging.getLogger(__name__)
 
-#: The methods that are answered with the page itself.
+#: The methods that are answered with the page itself. Others change something.
 READING: Final = frozenset(("GET", "HEAD"))
-#: Fields of a query that are looked at; more of them are malformed.
+#: The maximum number of fields in a query.
 QUERY_FIELDS_MAX: Final = 64
 
 
@@ -42,25 +42,25 @@ class PageRequest(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path, without the query, as it came: parts of it may be quoted."""
+        """The path without the query, as received: parts of it may be quoted."""
         return self.target.partition("?")[0]
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names between the path's slashes, at least one."""
+        """The names between the path's slashes, one or more."""
         return tuple(unquote(part) for part in self.path.removeprefix("/").split("/"))
 
     @property
     def query(self) -> dict[str, str]:
-        """The fields of the query; of a name that comes twice the last. Raises ValueError for too many."""
+        """The fields of the query; of a repeated name the last. Raises ValueError for too many."""
         text = self.target.partition("?")[2]
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX))
 
 
 class Shown(NamedTuple):
-    """What a page shows: an HTTP status, a body of some type, further HEADERS.
+    """The response of a page: an HTTP status, a body of some type, further HEADERS.
 
-    EVENTS, instead of the body, are written one by one as they come, until they or the connection end.
+    EVENTS, instead of the body, are written one by one as they arrive, until they or the connection end.
     """
 
     status: int
@@ -70,20 +70,20 @@ class Shown(NamedTuple):
     events: AsyncGenerator[bytes, None] | None = None
 
 
-#: Returns what is shown to a request.
+#: Returns the response to a request.
 Page = Callable[[PageRequest], Awaitable[Shown]]
 
 
 #: Pages that one server prepares at the same time; further requests are refused and may be retried.
 PAGES_MAX: Final = 16
-#: Bodies that come at once, of one host and of all; likewise. A host that leaves its own half sent keeps no other out.
+#: Bodies that are received at the same time, from one host and from all. Further requests are refused, too.
 BODIES_OF_HOST: Final = 8
 BODIES_MAX: Final = 64
-#: Bytes of answers that may wait on a connection that wants a page.
+#: Bytes of answers that may wait on a connection for pages.
 QUEUED_BYTES_MAX: Final = 8 * 1024 * 1024
 _NO_PATH: Final = Shown(400, "text/plain", b"the path of a request begins with a slash\n")
 BUSY: Final = Shown(503, "text/plain", b"too many pages are asked for at once: come again\n")
-#: Bytes of the body of a request.
+#: Bytes of a request's body.
 BODY_BYTES_MAX: Final = 1024 * 1024
 #: Bytes of events that may wait in HTTP/2. A slower client is disconnected.
 _EVENTS_QUEUED_MAX: Final = 256 * 1024
@@ -92,30 +92,30 @@ _BODY_TYPES: Final = ("application/json", "application/x-www-form-urlencoded")
 
 
 def in_words(status: int, words: str) -> Shown:
-    """Return an answer that is a sentence."""
+    """Return a response that consists of the text WORDS."""
     return Shown(status, "text/plain; charset=utf-8", f"{words}\n".encode())
 
 
 def too_large(size: int) -> str:
-    """Return what is wrong with a body of SIZE bytes."""
+    """Return the error text for a body of SIZE bytes."""
     return f"the body has {size} bytes, the limit is {BODY_BYTES_MAX}: send less"
 
 
 class PageStream:
-    """A request for a page on STREAM_ID of an HTTP/2 CONNECTION, whose body may come in pieces.
+    """A request for a page on STREAM_ID of an HTTP/2 CONNECTION. Its body may arrive in pieces.
 
-    TOUCH schedules a write to the socket. CLOSED is called at the end.
+    SCHEDULE_FLUSH schedules a write to the socket. CLOSED is called at the end.
     """
 
     def __init__(
         self,
         connection: ServerConnection,
-        touch: Callable[[], None],
+        schedule_flush: Callable[[], None],
         stream_id: int,
         asked: PageRequest,
         closed: Callable[[int], object],
     ) -> None:
-        self.connection, self.touch = connection, touch
+        self.connection, self.schedule_flush = connection, schedule_flush
         self.stream_id = stream_id
         self.asked = asked
         self.closed = closed
@@ -126,11 +126,11 @@ class PageStream:
         self._work: asyncio.Task[None] | None = None
 
     def begin(self, work: asyncio.Task[None]) -> None:
-        """Know that WORK answers it."""
+        """Set WORK, the task that answers it."""
         self._work = work
 
     def take(self, data: bytes, ended: bool) -> None:
-        """Take DATA of its body; ENDED: the last."""
+        """Add DATA to its body; ENDED: it is the last piece."""
         self._size += len(data)
         if self._size <= BODY_BYTES_MAX:
             self._body += data
@@ -140,13 +140,13 @@ class PageStream:
             self.is_whole.set()
 
     def request(self) -> PageRequest | Shown:
-        """Return what was asked, once it is whole, or what is wrong with it."""
+        """Return the request once it is complete, or the response to an invalid one."""
         if self._size > BODY_BYTES_MAX:
             return in_words(413, too_large(self._size))
         return self.asked._replace(body=bytes(self._body))
 
-    def break_off(self) -> None:
-        """Cancel it: the client is gone."""
+    def abort(self) -> None:
+        """Cancel it: the client has disconnected."""
         if self._work is not None:
             self._work.cancel()
 
@@ -154,16 +154,16 @@ class PageStream:
         """End it if it is an endless stream of events."""
         if self.is_telling:
             self.connection.send_end(self.stream_id, None)
-            self.break_off()
+            self.abort()
 
 
 class PageCalls:
-    """Answers requests for PAGE, on any connection of a server."""
+    """Answers requests for PAGE on all connections of a server."""
 
     def __init__(self, page: Page) -> None:
         self._page = page
         self._open = 0
-        #: Connections, and streams of HTTP/2, that send a body, by the host whose they are.
+        #: Connections, and streams of HTTP/2, that are sending a body, by host.
         self._bodies: Counter[str] = Counter()
 
     def begin_body(self, peer: str) -> bool:
@@ -183,13 +183,13 @@ class PageCalls:
 
     @staticmethod
     def wants(request: Request) -> bool:
-        """Is REQUEST for a page, and for nothing else?"""
+        """Is REQUEST for a page (and not gRPC)?"""
         if request.method == "POST":
             return request.headers.get("content-type", "").partition(";")[0] in _BODY_TYPES
         return request.method in READING
 
     async def shown(self, asked: PageRequest) -> Shown:
-        """Return what the page shows to ASKED, unless too many are made at once."""
+        """Return the response of the page to ASKED, unless it is preparing too many others."""
         if self._open >= PAGES_MAX:
             return BUSY
         self._open += 1
@@ -199,7 +199,7 @@ class PageCalls:
             self._open -= 1
 
     async def answer(self, stream: PageStream, body_ms: int) -> None:
-        """Answer what STREAM asks, once its body has come, which may take BODY_MS, and have the answer leave."""
+        """Send the response to STREAM once its body has arrived, which may take BODY_MS."""
         connection, stream_id = stream.connection, stream.stream_id
         try:
             shown = await self._shown(stream, body_ms)
@@ -213,12 +213,12 @@ class PageCalls:
                 connection.send_headers(stream_id, head)
                 connection.send_data(stream_id, shown.body)
                 connection.send_end(stream_id, None)
-        except Exception:  # The edge: a bug of the page costs its own request.
+        except Exception:  # A bug of the page fails its own request.
             logger.exception("page failed")
             connection.reset(stream_id, ErrorCode.INTERNAL_ERROR)
         finally:
             stream.closed(stream_id)
-        stream.touch()
+        stream.schedule_flush()
 
     async def _shown(self, stream: PageStream, body_ms: int) -> Shown:
         if stream.connection.queued > QUEUED_BYTES_MAX:
@@ -233,7 +233,9 @@ class PageCalls:
                 async with asyncio.timeout(body_ms / 1000):
                     await stream.is_whole.wait()
             except TimeoutError:
-                return in_words(408, f"the body was not whole after {body_ms} ms: send it at once")
+                return in_words(
+                    408, f"the body was incomplete after {body_ms} ms: send it without pauses"
+                )
             finally:
                 self.end_body(peer)
         asked = stream.request()
@@ -244,14 +246,14 @@ async def _tell(stream: PageStream, events: AsyncGenerator[bytes, None]) -> None
     """Write EVENTS on STREAM as they arrive. A client that does not read them is disconnected."""
     connection, stream_id = stream.connection, stream.stream_id
     stream.is_telling = True
-    stream.touch()
+    stream.schedule_flush()
     async with contextlib.aclosing(events):
         async for event in events:
             if connection.queued_of(stream_id) > _EVENTS_QUEUED_MAX:
                 connection.reset(stream_id, ErrorCode.CANCEL)
                 return
             connection.send_data(stream_id, event)
-            stream.touch()
+            stream.schedule_flush()
     connection.send_end(stream_id, None)
 
 

@@ -19,7 +19,7 @@ from .pages import Page, PageCalls
 
 
 class ServedMethod:
-    """A method with everything that calls need, looked up once."""
+    """A method with everything that calls need, looked up only once."""
 
     __slots__ = ("decode", "handler", "is_coroutine", "kind", "path")
 
@@ -32,9 +32,9 @@ class ServedMethod:
 
 
 class Served:
-    """The methods of TABLES within LIMITS, and PAGE if there is one. DESCRIBE says how errors travel.
+    """The methods of TABLES within LIMITS, and PAGE if there is one. DESCRIBE returns the sent form of errors.
 
-    NOW_MS and SPAWN (which runs a coroutine as a task) are the owner's. RELEASED is called when the usage of memory has
+    NOW_MS and SPAWN (which runs a coroutine as a task) belong to the owner. RELEASED is called when memory usage has
     fallen far below a high peak.
     """
 
@@ -60,11 +60,11 @@ class Served:
         #: … and of answers that wait for their peers.
         self.answers: Shares[Any] = Shares("answers", limits.queue_bytes_server, released)
         self.inflater = Inflater()
-        #: The server is stopping: streams are to end.
+        #: Is the server stopping? Then streams must end.
         self.stopping = False
 
     def serve(self, tables: Iterable[MethodTable], page: Page | None) -> None:
-        """Have the methods of TABLES, and PAGE, answer what is asked from now on."""
+        """Serve the methods of TABLES, and PAGE, from now on."""
         self.methods: dict[str, ServedMethod] = {}
         for table in tables:
             for method in table:
@@ -77,14 +77,14 @@ class Served:
         self.stopping = False
 
     def begin_to_stop(self) -> None:
-        """Have streams end."""
+        """Make streams end."""
         self.stopping = True
 
     def failed(self, error: RpcError) -> bytes:
-        """Return the trailers of an answer that is ERROR."""
+        """Return the trailers of an answer that fails with ERROR."""
         return failed(error, self._describe)
 
     @property
     def half_sent(self) -> int:
-        """Bytes of requests that are held."""
+        """Bytes of incomplete and unread requests."""
         return self.requests.held

@@ -1,12 +1,12 @@
-"""A gRPC server on HTTP/2: plaintext, TLS and a plain page at one port.
+"""A gRPC server on HTTP/2: plaintext, TLS and an HTML page on one port.
 
     server = Server([service(…)], limits=Limits())
     port = await server.start("127.0.0.1", 0)
     await server.stop(grace_s=2.0)
 
 `connection.py` is the protocol and `conversation.py` adds gRPC, both without sockets and clocks. `server_link.py`
-connects one socket to them. This file has what all connections share: the port, the certificate, deadlines, and an
-orderly stop.
+connects one socket to them. This file has what all connections share: the port, the certificate, deadlines, and a
+graceful stop.
 
 A connection beyond `Limits.connections_max` is closed at once. `stop` closes the port, sends GOAWAY in two steps on
 every connection, and calls `on_end` of every receiver. Calls still open after the grace period fail with Stopping. Not
@@ -39,16 +39,16 @@ from .server_link import ServerLink, loop_ms
 
 logger = logging.getLogger(__name__)
 
-#: What is read at once of a connection; of one that brings large bodies.
+#: Bytes of one read from a connection; of one with large bodies.
 READ_BYTES: Final = 32 * 1024
 LARGE_READ_BYTES: Final = 256 * 1024
-#: The share of a stop's grace that calls and streams have to end by themselves.
+#: The share of the grace period that calls and streams have to end by themselves.
 _WIND_DOWN_SHARE: Final = 0.8
-#: How long a stop waits for peers to take what is left.
+#: How long a stop waits for peers to read what is left.
 _CLOSE_S: Final = 1.0
-#: How often is looked whether calls under other tables are over.
+#: How often `replace` checks whether calls of the old tables have ended.
 _LOOK_S: Final = 0.005
-#: So many turns of the loop it is, and one more than that, from the listening socket to the protocol.
+#: Turns of the event loop from the listening socket to the protocol, plus one.
 _ACCEPT_TURNS: Final = 3
 #: Delay between freeing much memory and returning it to the system, and the minimum interval between two returns.
 _GIVE_BACK_MS: Final = 1_000
@@ -72,10 +72,10 @@ class Server:
         random: Random | None = None,
         describe: Describe | None = None,
     ) -> None:
-        """CERTIFICATE returns what to show, and is asked at each handshake; without, there is no TLS.
+        """CERTIFICATE is called at each handshake and returns the one to show; None: there is no TLS.
 
         SECURE_ONLY: plaintext is refused.
-        PAGE answers GET and HEAD, in HTTP/1.1 and HTTP/2, and POST in HTTP/1.1; without, they are refused.
+        PAGE answers GET and HEAD, in HTTP/1.1 and HTTP/2, and POST in HTTP/1.1; None: they are refused.
         """
         self.limits = limits or Limits()
         self.connection_limits = ConnectionLimits(
@@ -100,7 +100,7 @@ class Server:
             released=self._plan_to_give_back,
         )
         self._is_giving_back = False
-        #: What any connection reads goes here and is taken out at once.
+        #: All connections read into this buffer, and empty it at once.
         self.large_view = memoryview(bytearray(LARGE_READ_BYTES))
         self.view = self.large_view[:READ_BYTES]
         self._servers: list[asyncio.Server] = []
@@ -117,14 +117,12 @@ class Server:
 
     @staticmethod
     def describe(error: RpcError) -> RpcFailure:
-        """Return how ERROR is sent unless another function was given."""
+        """Return the sent form of ERROR, unless another function was given."""
         return described(error)
-
-    # --- a carrier
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Listen on HOST and PORT (0: any free one), serve, and return the port; raise CannotListen if that fails."""
-        assert not self._servers, "a carrier starts once"
+        assert not self._servers, "a server starts once"
         self.loop = asyncio.get_running_loop()
         self.served.begin()
         sockets = listen(host, port)
@@ -137,10 +135,10 @@ class Server:
     async def replace(
         self, tables: Iterable[MethodTable], grace_s: float, *, page: Page | None = None
     ) -> None:
-        """Serve TABLES and PAGE from now on, at the same port and over the connections that are open.
+        """Serve TABLES and PAGE from now on, on the same port and the open connections.
 
-        Calls under way belong to the old tables: their streams are asked to end, and what is open after GRACE_S
-        seconds fails with Stopping. Returns once they are over, except for calls that outlast their tables.
+        Open calls belong to the old tables: their streams are asked to end, and calls that are open after GRACE_S
+        seconds fail with Stopping. Returns once they have ended, except for calls that outlast their tables.
         """
         self.page = page
         self.served.serve(tables, page)
@@ -151,7 +149,7 @@ class Server:
                 before += [call for call in calls if not call.outlasts]
         for call in before:
             call.wind_down()
-        self._touch_all()
+        self._schedule_all_flushes()
         deadline_s = self.loop.time() + grace_s
         left = before
         while left and self.loop.time() < deadline_s:
@@ -159,12 +157,12 @@ class Server:
             left = [call for call in left if not call.is_over]
         for call in left:
             call.give_up()
-        self._touch_all()
+        self._schedule_all_flushes()
 
-    def _touch_all(self) -> None:
+    def _schedule_all_flushes(self) -> None:
         for connection in list(self._open.values()):
             if connection.conversation is not None:
-                connection.conversation.touch()
+                connection.conversation.schedule_flush()
 
     async def stop(self, grace_s: float = 2.0) -> None:
         """Refuse new calls, let open ones end within GRACE_S seconds, fail the rest, and close."""
@@ -192,7 +190,7 @@ class Server:
             self._timer = None
 
     async def _stop_listening(self) -> None:
-        """Take no more connections. What was accepted is made first: asyncio's server forgets it without closing it."""
+        """Accept no more connections. Finish accepted ones first: asyncio's server would forget them unclosed."""
         servers, self._servers = self._servers, []
         self.served.begin_to_stop()
         for server in servers:
@@ -224,22 +222,20 @@ class Server:
             self._emptied = self.loop.create_future()
             await asyncio.wait((self._emptied,), timeout=timeout_s)
 
-    # --- what connections ask
-
     def closed(self, number: int, reason: str) -> None:
-        """Forget connection NUMBER, which is over for REASON."""
+        """Forget connection NUMBER, which has ended for REASON."""
         if self._open.pop(number, None) is not None:
             self._closed[reason] += 1
         if not self._open and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
     def age_ms(self) -> int:
-        """Return how old a connection that begins now may become; 0: as old as it wants."""
+        """Return the maximum age of a new connection; 0: no limit."""
         spread = 1 - self._random.random() * _AGE_SPREAD
         return int(self.limits.connection_age_ms * spread)
 
     async def tls_context(self) -> ssl.SSLContext | None:
-        """Return what a handshake that begins now shows; None, and a log line, if there is nothing."""
+        """Return the context of a new handshake; None, and a log line, if there is none."""
         assert self._certificate is not None
         try:
             certificate = await self._certificate()
@@ -260,23 +256,21 @@ class Server:
             return
         self._quiet_until_ms = now_ms + _TELL_MS
         logger.warning(
-            "client refused at the handshake peer=%s reason=%s: it has to show a certificate of an authority that is"
-            " believed here",
+            "client refused at the handshake peer=%s reason=%s: it must show a certificate of an authority that this"
+            " server trusts",
             peer,
             reason,
         )
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run WORK as a task, which a stop cancels."""
+        """Run WORK as a task. A stop cancels it."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    # --- memory
-
     def _plan_to_give_back(self) -> None:
-        """Have the system get back, soon, what peers held and do so no more."""
+        """Return freed memory to the system soon."""
         if not self._is_giving_back:
             self._is_giving_back = True
             self.deadlines.add(self.now_ms() + _GIVE_BACK_MS, self._give_back)
@@ -285,11 +279,9 @@ class Server:
         self._is_giving_back = False
         self.loop.run_in_executor(None, _trim_heap)
 
-    # --- metrics
-
     @property
     def connections(self) -> int:
-        """How many connections are open."""
+        """The number of open connections."""
         return len(self._open)
 
     def connection_figures(self, first_id: int, limit: int) -> list[ConnectionFigures]:
@@ -301,7 +293,7 @@ class Server:
         return [connection.figures(now_ms) for connection in islice(found, limit)]
 
     def close_connection(self, number: int) -> bool:
-        """Break off connection NUMBER, with all that is under way on it; return whether it was open."""
+        """Close connection NUMBER and fail its open calls; return whether it was open."""
         found = self._open.get(number)
         if found is None:
             return False
@@ -309,7 +301,7 @@ class Server:
         return True
 
     def connection_totals(self) -> ConnectionTotals:
-        """Return what became of all connections."""
+        """Return the counters of all connections."""
         return ConnectionTotals(
             open=len(self._open),
             accepted=self._accepted,
@@ -318,8 +310,6 @@ class Server:
             requests_held_bytes=self.served.requests.held,
             answers_held_bytes=self.served.answers.held,
         )
-
-    # --- time
 
     def _wake_at(self, due_ms: int) -> None:
         if self._timer is not None:
@@ -332,7 +322,7 @@ class Server:
         for action in self.deadlines.take_due(self.now_ms() + 1):
             try:
                 action()
-            except Exception:  # The edge: a bug costs one deadline.
+            except Exception:  # A bug in one action must not keep the others from being called.
                 logger.exception("deadline failed")
         next_ms = self.deadlines.next_ms
         if next_ms is not None:
@@ -340,9 +330,9 @@ class Server:
 
 
 def _trim_heap() -> None:
-    """Return freed memory to the system: glibc keeps pages below any block in use. Takes 10 ms for 100 MiB.
+    """Return freed memory to the system: glibc keeps free pages below any block in use. Takes 10 ms for 100 MiB.
 
-    Other C libraries have no such call, and no need of it.
+    Other C libraries have no such function, and do not need it.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -360,9 +350,9 @@ async def serve(
     describe: Describe | None = None,
     grace_s: float = 2.0,
 ) -> AsyncIterator[int]:
-    """Serve TABLES at HOST and PORT (0: any free one) inside the block, whose value is the port; then stop.
+    """Serve TABLES at HOST and PORT (0: any free one) during the block, whose value is the port; then stop.
 
-    What is open then has GRACE_S seconds. The rest is `Server`'s. Raises CannotListen.
+    Calls open at the end have GRACE_S seconds. The other parameters are those of `Server`. Raises CannotListen.
     """
     server = Server(tables, limits=limits, certificate=certificate, page=page, describe=describe)
     bound = await server.start(host, port)

@@ -1,4 +1,4 @@
-"""Calls as a server has them: what each knows of its request; with a message each way, or with streams."""
+"""Calls on the server side: their requests, and their answers; unary calls and streams."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .messages import (
 from .methods import LATER, Call, MethodKind, Receiver, Stream
 from .served import Served, ServedMethod
 
-#: Headers that are about the transport; a handler has no use for them.
+#: Headers of the transport, which handlers do not need.
 _OF_TRANSPORT: Final = frozenset(
     ("te", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding")
 )
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class RequestMetadata(Mapping[str, str]):
-    """The metadata among HEADERS, without what is binary or about the transport. Nothing is copied."""
+    """The metadata among HEADERS, without binary entries and headers of the transport. Nothing is copied."""
 
     __slots__ = ("_headers",)
 
@@ -58,45 +58,45 @@ def _is_hidden(name: str) -> bool:
 
 
 class Peer(Protocol):
-    """The connection of a call, as the call sees it. Its counters are those of all its calls."""
+    """The connection of a call, as the call uses it. Its counters include all its calls."""
 
     connection: ServerConnection
     served: Served
     answers: HeldAnswers
     #: One message of the connection is inflated at a time.
     inflating: asyncio.Lock
-    #: The caller's end of it.
+    #: The caller's end of the connection.
     peer: str
-    #: Is it over TLS?
+    #: Does it use TLS?
     is_secure: bool
-    #: The names in the caller's certificate, which was verified.
+    #: The names in the caller's verified certificate.
     certificate_names: Sequence[str]
-    #: Has what was answered taken to the socket.
-    touch: Callable[[], None]
-    #: Has it leave in this very turn.
+    #: Schedules a write of the answers to the socket.
+    schedule_flush: Callable[[], None]
+    #: Writes the answers in this turn of the loop.
     write_now: Callable[[], None]
     succeeded: int
     failed: int
 
     def complete(self, call: Any) -> None:
-        """Note that the request of CALL is whole."""
+        """Note that the request of CALL is complete."""
         ...
 
     def gathered(self, call: Any) -> None:
-        """Note how much of CALL is held now; raise ResourceExhausted if that is too much in all."""
+        """Note how many bytes CALL holds now; raise ResourceExhausted if the total exceeds the limit."""
         ...
 
     def forget(self, call: Any) -> None:
-        """Let go of CALL, which is over."""
+        """Remove CALL, which has ended."""
         ...
 
     def too_late(self, path: str) -> RpcError:
-        """Return how calls of PATH end whose time is over."""
+        """Return the error of calls of PATH whose deadline has passed."""
         ...
 
 
 class RequestedCall(NamedTuple):
-    """A call as its headers tell of it. DUE_MS: when its caller gives up, by the server's clock; None: never."""
+    """A call as its headers describe it. DUE_MS: its deadline, by the server's clock; None: it has none."""
 
     conversation: Peer
     stream_id: int
@@ -106,7 +106,7 @@ class RequestedCall(NamedTuple):
 
 
 class RequestContext:
-    """Mixed into call and stream: the caller, its metadata and deadline, and the trailers of a good response."""
+    """Mixed into call and stream: the caller, its metadata and deadline, and the trailers of a successful answer."""
 
     __slots__ = ()
     _asked: RequestedCall
@@ -115,7 +115,7 @@ class RequestContext:
 
     @property
     def stream_id(self) -> int:
-        """The number of the stream that carries it."""
+        """The id of its HTTP/2 stream."""
         return self._asked.stream_id
 
     @property
@@ -143,7 +143,7 @@ class RequestContext:
         self._trailing.append((name, value))
 
     def _begun_deadline(self, expire: Callable[[], None]) -> Deadline | None:
-        """Have EXPIRE called when the caller gives up; return what cancels that."""
+        """Call EXPIRE at the caller's deadline; return the object that cancels this."""
         due_ms = self._asked.due_ms
         deadlines = self._asked.conversation.served.deadlines
         return None if due_ms is None else deadlines.add(due_ms, expire)
@@ -153,7 +153,7 @@ class RequestContext:
             self._deadline.cancel()
 
     def _trailers(self) -> bytes:
-        """Return what follows a good answer."""
+        """Return the trailers of a successful answer."""
         return good(tuple(self._trailing)) if self._trailing else GOOD
 
 
@@ -185,10 +185,8 @@ class ServerUnaryCall(RequestContext, Call):
         self._task: asyncio.Task[None] | None = None
         self._answered = False
 
-    # --- the request
-
     def take(self, data: bytes, ended: bool) -> None:
-        """Take a piece of the body; ENDED: the last."""
+        """Process a piece of the body; ENDED: it is the last."""
         if ended and self._reader is None and self._is_whole(data):
             self._conversation.complete(self)
             self._ask(data[PREFIX_BYTES:])
@@ -197,7 +195,7 @@ class ServerUnaryCall(RequestContext, Call):
             self._gather(data)
             if ended:
                 self._conversation.complete(self)
-                if self._message is None or self._is_half:
+                if self._message is None or self._is_incomplete:
                     raise not_one("none")
                 if isinstance(self._message, Inflation):
                     self._inflate(self._message)
@@ -209,17 +207,17 @@ class ServerUnaryCall(RequestContext, Call):
 
     @property
     def held(self) -> int:
-        """Bytes of the request that are there and not yet asked with."""
+        """Bytes of the request that have arrived but were not passed to the handler."""
         waiting = len(self._message) if self._message is not None else 0
         return waiting if self._reader is None else waiting + self._reader.held
 
     @property
-    def _is_half(self) -> bool:
-        """Does the body end within a message?"""
-        return self._reader is not None and self._reader.is_half
+    def _is_incomplete(self) -> bool:
+        """Does the body end inside a message?"""
+        return self._reader is not None and self._reader.is_incomplete
 
     def _is_whole(self, data: bytes) -> bool:
-        """Is DATA, all of a body, one message that is not compressed?"""
+        """Is DATA, a complete body, one uncompressed message?"""
         size = len(data) - PREFIX_BYTES
         return (
             0 <= size <= self._conversation.served.limits.receive_bytes_max
@@ -238,7 +236,7 @@ class ServerUnaryCall(RequestContext, Call):
         self._conversation.gathered(self)
 
     def _inflate(self, message: Inflation) -> None:
-        """Ask with MESSAGE once it is inflated; until then it counts as what waits for its reader."""
+        """Call the handler with MESSAGE once it is inflated. Until then it counts as unread."""
         self._begin_deadline()
         self._conversation.gathered(self)
         self._task = self._conversation.served.spawn(self._ask_inflated(message))
@@ -270,7 +268,7 @@ class ServerUnaryCall(RequestContext, Call):
                 self._settle(reply.SerializeToString())
         except RpcError as error:
             self._settle_with(error)
-        except Exception as bug:  # The edge: a handler's bug costs its own call, not the process.
+        except Exception as bug:  # A bug in a handler fails its own call, not the process.
             self._settle_with(internal_error(method.path, bug))
 
     def _begin_deadline(self) -> None:
@@ -286,10 +284,8 @@ class ServerUnaryCall(RequestContext, Call):
             if self._answered or self.cancelled:
                 raise
             self._settle_with(internal_error(self._method.path, cancelled))
-        except Exception as bug:  # The edge: as in `_ask`.
+        except Exception as bug:  # As in `_ask`.
             self._settle_with(internal_error(self._method.path, bug))
-
-    # --- the answer
 
     def reply(self, message: Message) -> None:
         if self._is_open():
@@ -301,18 +297,18 @@ class ServerUnaryCall(RequestContext, Call):
 
     @property
     def is_over(self) -> bool:
-        """Was it answered, or has its caller gone?"""
+        """Was it answered, or has its caller disconnected?"""
         return self._answered
 
     def _is_open(self) -> bool:
-        """May it be answered? A second answer is a bug, but for the race with a stop or a caller that goes."""
+        """May it be answered? A second answer is a bug, unless a stop or the caller ended the call meanwhile."""
         if self.cancelled:
             return False
         assert not self._answered, "a call is answered once"
         return True
 
     def _settle(self, data: bytes) -> None:
-        """Answer well with the encoded message DATA."""
+        """Answer successfully with the encoded message DATA."""
         conversation = self._conversation
         limit = conversation.served.limits.connection_queue_bytes_max
         if conversation.connection.queued > limit:
@@ -323,7 +319,7 @@ class ServerUnaryCall(RequestContext, Call):
         self._close()
         conversation.succeeded += 1
         conversation.connection.answer(self.stream_id, HEAD, with_prefix(data), self._trailers())
-        conversation.touch()
+        conversation.schedule_flush()
 
     def _settle_with(self, error: RpcError) -> None:
         """Answer with ERROR."""
@@ -333,33 +329,31 @@ class ServerUnaryCall(RequestContext, Call):
         conversation.connection.send_headers(
             self.stream_id, HEAD + conversation.served.failed(error), ends=True
         )
-        conversation.touch()
+        conversation.schedule_flush()
 
     def _close(self) -> None:
         self._answered = True
-        self._reader = self._message = None  # Now, not when cycles of references are looked for.
+        self._reader = self._message = None  # Release them now, not at the next garbage collection.
         self._no_deadline()
         self._conversation.forget(self)
-
-    # --- its other ends
 
     def wind_down(self) -> None:
         """Continue: the response may come within the grace period."""
 
     def give_up(self) -> None:
-        """Answer that the server stops; answers that still come are dropped."""
+        """Answer that the server stops. Later answers are dropped."""
         self.cancel()
         self._end_task()
         self._settle_with(shutting_down())
 
-    def break_off(self) -> None:
+    def abort(self) -> None:
         """Release everything: the caller no longer waits for a response."""
         self._close()
         self.cancel()
         self._end_task()
 
     def expire(self, error: RpcError) -> None:
-        """Answer with ERROR, for the time is over, and have the handler know."""
+        """Answer with ERROR, because the deadline has passed, and notify the handler."""
         self._settle_with(error)
         self.cancel()
         self._end_task()
@@ -372,11 +366,8 @@ class ServerUnaryCall(RequestContext, Call):
             self._task.cancel()
 
 
-# --- streams
-
-
 class ServerStreamCall(RequestContext, Stream):
-    """A stream from its headers to its end. What is sent after that is dropped.
+    """A stream from its headers to its end. Messages sent after that are dropped.
 
     The receiver gets one message at a time. While it is busy, or more than `Limits.queue_bytes` is queued for the peer,
     further messages wait here and get no window update.
@@ -414,7 +405,7 @@ class ServerStreamCall(RequestContext, Stream):
         self._receiver: Receiver[Any] | None = None
         self._receiving = True
         self._task: asyncio.Task[None] | None = None
-        #: The receiver is busy with a message until this is done.
+        #: Is the receiver busy with a message? Until this is done.
         self._busy: asyncio.Future[Any] | None = None
         self._is_delivering = False
         self._arrived: deque[bytes | Inflation] = deque()
@@ -431,7 +422,7 @@ class ServerStreamCall(RequestContext, Stream):
         return self._ended
 
     def open(self) -> None:
-        """Ask the handler of a talk for its receiver; a server stream has its request first."""
+        """Call the handler of a bidirectional stream for its receiver; a server stream waits for its request."""
         self._deadline = self._begun_deadline(self._expire)
         if self._method.kind is not MethodKind.BIDI:
             return
@@ -439,18 +430,16 @@ class ServerStreamCall(RequestContext, Stream):
             self._receiver = self._method.handler(self)
         except RpcError as error:
             self._end(error)
-        except Exception as bug:  # The edge: a handler's bug costs its own stream, not the process.
+        except Exception as bug:  # A bug in a handler fails its own stream, not the process.
             self._end(internal_error(self._method.path, bug))
         else:
-            self._send_head()  # Some peers wait for it before they say anything.
+            self._send_head()  # Some peers wait for it before they send anything.
             self._conversation.complete(self)
             if self._conversation.served.stopping:
                 self.wind_down()
 
-    # --- what comes
-
     def take(self, data: bytes, ended: bool) -> None:
-        """Take a piece of the body; ENDED: the last."""
+        """Process a piece of the body; ENDED: it is the last."""
         if self._ended:
             return
         try:
@@ -460,30 +449,31 @@ class ServerStreamCall(RequestContext, Stream):
                 self._conversation.connection.earn()
             if ended:
                 self._ended_by_peer = True
-                if self._reader.is_half:
+                if self._reader.is_incomplete:
                     raise BadRequest(
-                        "the body ends within a message: send what the prefix says", field="body"
+                        "the body ends inside a message: send as many bytes as its prefix says",
+                        field="body",
                     )
             self._deliver()
         except RpcError as error:
-            self._deliver()  # What came before is answered before.
+            self._deliver()  # Complete messages before the error are processed first.
             self.fail(error)
         self._account()
 
     @property
     def held(self) -> int:
-        """Bytes that came and were not delivered yet."""
+        """Bytes that have arrived but were not delivered."""
         return self._waiting_bytes + self._reader.held
 
     @property
-    def is_half(self) -> bool:
+    def is_incomplete(self) -> bool:
         """Return whether a message is incomplete, or the request of a server stream is missing."""
-        return self._reader.is_half or (
+        return self._reader.is_incomplete or (
             self._method.kind is not MethodKind.BIDI and self._receiving
         )
 
     def _deliver(self) -> None:
-        """Pass received messages to the receiver, as long as it takes them."""
+        """Pass received messages to the receiver, as long as it is not busy."""
         if self._is_delivering:
             return
         self._is_delivering = True
@@ -494,7 +484,7 @@ class ServerStreamCall(RequestContext, Stream):
                 self._deliver_request()
         except RpcError as error:
             self.fail(error)
-        except Exception as bug:  # The edge: a bug costs its own stream.
+        except Exception as bug:  # A bug fails its own stream.
             self.fail(internal_error(self._method.path, bug))
         finally:
             self._is_delivering = False
@@ -528,7 +518,7 @@ class ServerStreamCall(RequestContext, Stream):
             self._end_receiving(receiver)
 
     def _deliver_request(self) -> None:
-        """Ask a server stream's handler, once the request and the end are there."""
+        """Call the handler of a server stream, once the request and the end have arrived."""
         if not self._ended_by_peer or not self._receiving:
             if len(self._arrived) > 1:
                 raise not_one("more")
@@ -545,7 +535,7 @@ class ServerStreamCall(RequestContext, Stream):
             self._ask(data)
 
     def _ask(self, data: bytes) -> None:
-        """Ask a server stream's handler."""
+        """Call the handler of a server stream."""
         request = self._method.decode(data)
         if self._method.is_coroutine:
             self._task = self._conversation.served.spawn(self._run(request))
@@ -562,13 +552,13 @@ class ServerStreamCall(RequestContext, Stream):
             if self._ended or self.cancelled:
                 raise
             self.fail(internal_error(self._method.path, cancelled))
-        except Exception as bug:  # The edge: as in `_deliver`.
+        except Exception as bug:  # As in `_deliver`.
             self.fail(internal_error(self._method.path, bug))
 
     async def _inflate(
         self, message: Inflation, take: Callable[[bytes], Awaitable[None] | None]
     ) -> None:
-        """Have TAKE take MESSAGE once it is inflated; until then it counts as what waits."""
+        """Call TAKE with MESSAGE once it is inflated. Until then it counts as unread."""
         conversation = self._conversation
         data = await conversation.served.inflater.inflate(message, conversation.inflating)
         self._waiting_bytes -= len(message)
@@ -576,15 +566,13 @@ class ServerStreamCall(RequestContext, Stream):
         if busy is not None:
             await busy
 
-    # --- a receiver that is busy
-
     def _wait_for(self, busy: Awaitable[None]) -> None:
         self._busy = asyncio.ensure_future(busy)
         self._busy.add_done_callback(self._go_on)
         self._conversation.connection.hold(self.stream_id)
 
     def _go_on(self, done: asyncio.Future[Any]) -> None:
-        """Deliver what has waited meanwhile, or fail as the receiver did."""
+        """Deliver waiting messages, or fail with the receiver's error."""
         self._busy = None
         bug = asyncio.CancelledError() if done.cancelled() else done.exception()
         if self._ended or self.cancelled:
@@ -603,10 +591,10 @@ class ServerStreamCall(RequestContext, Stream):
         self._account()
         if not self._ended and self._busy is None and not self._arrived:
             self._conversation.connection.release(self.stream_id)
-        self._conversation.touch()
+        self._conversation.schedule_flush()
 
     def _account(self) -> None:
-        """Have the conversation know how much waits here; fail if that is too much."""
+        """Report the held bytes to the connection; fail if they exceed the limit."""
         if not self._ended:
             try:
                 self._conversation.gathered(self)
@@ -624,8 +612,6 @@ class ServerStreamCall(RequestContext, Stream):
         if not self._end_told:
             self._end_told = True
             receiver.on_end()
-
-    # --- what is sent
 
     @property
     def queued_bytes(self) -> int:
@@ -654,7 +640,7 @@ class ServerStreamCall(RequestContext, Stream):
                     "connection_queue_bytes_max",
                 )
             )
-        self._conversation.touch()
+        self._conversation.schedule_flush()
 
     def write_now(self) -> None:
         self._conversation.write_now()
@@ -664,7 +650,7 @@ class ServerStreamCall(RequestContext, Stream):
         self._conversation.connection.send_headers(self.stream_id, HEAD)
 
     def overflow(self, error: RpcError) -> None:
-        """End with ERROR instead of what waits."""
+        """End with ERROR instead of the queued messages."""
         self._conversation.connection.drop_body(self.stream_id)
         self.fail(error)
 
@@ -689,7 +675,7 @@ class ServerStreamCall(RequestContext, Stream):
         self._drained.clear()
 
     def _end(self, error: RpcError | None) -> None:
-        """End the stream after what was sent: well, or with ERROR."""
+        """End the stream after its queued messages, successfully or with ERROR."""
         if self._ended or self.cancelled:
             return
         conversation = self._conversation
@@ -703,9 +689,7 @@ class ServerStreamCall(RequestContext, Stream):
         else:
             conversation.failed += 1
         self._close()
-        conversation.touch()
-
-    # --- its ends
+        conversation.schedule_flush()
 
     def _close(self) -> None:
         """Release everything. The receiver gets `on_close` once the code that runs now has returned."""
@@ -713,7 +697,7 @@ class ServerStreamCall(RequestContext, Stream):
         self._no_deadline()
         self._arrived.clear()
         self._waiting_bytes = 0
-        self._reader.drop()  # Now, not when cycles of references are looked for.
+        self._reader.drop()  # Release it now, not at the next garbage collection.
         self._conversation.forget(self)
         self._release_drained()
         if self._busy is not None:
@@ -724,11 +708,11 @@ class ServerStreamCall(RequestContext, Stream):
             asyncio.get_running_loop().call_soon(_close_receiver, self._receiver, self._method.path)
 
     def wind_down(self) -> None:
-        """Have the receiver finish what is pending; a stream without one has nothing to wait for."""
+        """Let the receiver finish what is pending. A stream without a receiver does nothing."""
         if self._receiver is None:
             self.fail(shutting_down())
         elif self._busy is not None:
-            self._receiving = False  # The receiver gets the end when it is free.
+            self._receiving = False  # The receiver's `on_end` is called when it is free.
         elif self._receiving:
             self._end_in_stop(self._receiver)
 
@@ -737,21 +721,21 @@ class ServerStreamCall(RequestContext, Stream):
             self._end_receiving(receiver)
         except RpcError as error:
             self.fail(error)
-        except Exception as bug:  # The edge: a receiver's bug costs its own stream.
+        except Exception as bug:  # A bug in a receiver fails its own stream.
             self.fail(internal_error(self._method.path, bug))
 
     def give_up(self) -> None:
-        """End now, for the server stops."""
+        """End now, because the server stops."""
         self.fail(shutting_down())
 
-    def break_off(self) -> None:
-        """Let go: the peer has."""
+    def abort(self) -> None:
+        """Release everything: the peer has reset the stream."""
         if not self._ended:
             self.cancel()
             self._close()
 
     def expire(self, error: RpcError) -> None:
-        """End with ERROR, for the time is over, and have the handler know."""
+        """End with ERROR, because the deadline has passed, and notify the handler."""
         self.fail(error)
         self.cancel()
 
@@ -762,5 +746,5 @@ class ServerStreamCall(RequestContext, Stream):
 def _close_receiver(receiver: Receiver[Any], path: str) -> None:
     try:
         receiver.on_close()
-    except Exception:  # The edge: the stream is over, so the error can only be logged.
+    except Exception:  # The stream has ended: the error can only be logged.
         logger.exception("receiver failed to close method=%s", path)

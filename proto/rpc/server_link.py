@@ -1,11 +1,11 @@
-"""One connection of a server: first byte, TLS, HTTP/2 or a plain HTTP request, and what may take how long.
+"""One connection of a server: first byte, TLS, HTTP/2 or a plain HTTP request, and time limits.
 
     0x16       a TLS handshake, and then one of the others
     'PR'       HTTP/2
     'G', 'H', 'PO'   plain HTTP requests: answered by the server's page
     else       closed
 
-All responses to one read leave in one write. A peer that does not read what was written is not read from either. A
+All responses to one read are sent in one write. A peer that does not read its responses is not read from either. A
 silent peer is probed (PING) and closed if it does not answer. No peer is closed without a probe, because the silence
 may be this side's own delay.
 
@@ -40,12 +40,12 @@ _READ_BYTES: Final = 64 * 1024
 
 
 def loop_ms() -> int:
-    """Return the running loop's time, by which servers and their connections live."""
+    """Return the running loop's time, the clock of servers and their connections."""
     return int(asyncio.get_running_loop().time() * 1000)
 
 
 class Keepalive:
-    """Watches one connection: `heard` when anything came, `stop` at its end. PING asks the peer, GIVE_UP ends it."""
+    """Watches one connection: call `note_data` when data arrives, `stop` at its end. PING probes, GIVE_UP ends it."""
 
     def __init__(
         self,
@@ -61,17 +61,17 @@ class Keepalive:
         self._ping = ping
         self._give_up = give_up
         self._heard_ms = now_ms()
-        #: The peer was asked, and nothing came since.
+        #: Was the peer probed since the last data?
         self._asked = False
         self._next = self._look_in(limits.keepalive_ms)
 
-    def heard(self, now_ms: int) -> None:
-        """Note that something came at NOW_MS."""
+    def note_data(self, now_ms: int) -> None:
+        """Note that data arrived at NOW_MS."""
         self._heard_ms = now_ms
         self._asked = False
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self._next.cancel()
 
     def _look_in(self, wait_ms: int) -> Deadline:
@@ -91,7 +91,7 @@ class Keepalive:
 
 
 class LinkOwner(Protocol):
-    """What all connections share. Its event loop, LOOP, owns it and them."""
+    """The shared state of all connections. Its event loop, LOOP, owns it and them."""
 
     loop: asyncio.AbstractEventLoop
     limits: Limits
@@ -102,58 +102,58 @@ class LinkOwner(Protocol):
     is_secure: bool
     #: Is plaintext refused?
     secure_only: bool
-    #: What any connection reads goes here and is taken out at once; VIEW is the beginning of LARGE_VIEW.
+    #: All connections read into this buffer, and empty it at once. VIEW is the beginning of LARGE_VIEW.
     view: memoryview
     large_view: memoryview
     #: Returns the loop's time.
     now_ms: Callable[[], int]
 
     def age_ms(self) -> int:
-        """Return how old a connection that begins now may become; 0: as old as it wants."""
+        """Return the maximum age of a new connection; 0: no limit."""
         ...
 
     async def tls_context(self) -> ssl.SSLContext | None:
-        """Return what a handshake that begins now shows; None if there is nothing."""
+        """Return the context of a new handshake; None if there is none."""
         ...
 
     def handshake_failed(self, peer: str, error: ssl.SSLError) -> None:
-        """Note that PEER and this side did not agree on TLS."""
+        """Note a failed TLS handshake with PEER."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> Any:
-        """Run WORK as a task, which a stop cancels."""
+        """Run WORK as a task. A stop cancels it."""
         ...
 
     def closed(self, number: int, reason: str) -> None:
-        """Forget connection NUMBER, which is over for REASON."""
+        """Forget connection NUMBER, which has ended for REASON."""
         ...
 
 
-#: The first bytes, or a plain request's head, are there by then.
+#: Time limit for the first bytes, and for the head of a plain request.
 FIRST_BYTES_MS: Final = 10_000
-#: What is left to write when the end has come has so long.
+#: Time limit for the rest of the output after the end.
 LAST_BYTES_MS: Final = 10_000
-#: How often is looked for what takes too long, where anything may.
+#: Interval between checks of time limits.
 CHECK_MS: Final = 1_000
 #: Maximum time between the two GOAWAY frames of an end: calls already under way arrive meanwhile.
 REFUSE_MS: Final = 1_000
-#: What may wait to be written before bodies wait elsewhere and the peer is not read.
+#: When this many bytes wait in the transport, bodies wait in their streams, and the peer is not read.
 WRITE_BYTES: Final = 256 * 1024
 #: Bytes that a peer may send after the end; they are discarded.
 _DISCARDED_BYTES_MAX: Final = 1024 * 1024
-#: From so many bytes an event on, more is read at once: large bodies come. Many small calls at once would keep the
-#: others waiting.
+#: From this many bytes per event on, more is read at once: bodies are large. With many small calls, larger reads would
+#: delay other connections.
 LARGE_BYTES: Final = 2 * 1024
-#: How long a connection for pages may say nothing between two requests.
+#: Maximum silence between two requests for pages.
 IDLE_MS: Final = 60_000
 _TLS: Final = 0x16
 _HTTP2: Final = b"PR"
 _HTTP: Final = (b"G", b"H", b"PO")
-#: Answers to peers that speak plaintext where TLS is required, by their first bytes; and to peers that speak TLS where
-#: there is none: these bytes are no TLS, by which every client notices it.
+#: Answers to plaintext where TLS is required, by its first bytes; and to TLS where there is none: these bytes are not
+#: TLS, so that every client notices.
 _NO_PLAINTEXT: Final = {
-    _HTTP2: settings({}) + goaway(0, ErrorCode.INADEQUATE_SECURITY, "this port takes TLS alone"),
-    **dict.fromkeys(_HTTP, b"HTTP/1.1 400 Bad Request\r\n\r\nthis port takes TLS alone\n"),
+    _HTTP2: settings({}) + goaway(0, ErrorCode.INADEQUATE_SECURITY, "this port accepts only TLS"),
+    **dict.fromkeys(_HTTP, b"HTTP/1.1 400 Bad Request\r\n\r\nthis port accepts only TLS\n"),
 }
 _NO_TLS: Final = b"HTTP/1.1 400 Bad Request\r\n\r\nthis port takes plaintext alone\n"
 _ALIVE: Final = b"alive?  "
@@ -164,7 +164,7 @@ class ServerLink(asyncio.BufferedProtocol):
     """A connection from its first byte to its last. The server's event loop owns it."""
 
     def __init__(self, server: LinkOwner, number: int) -> None:
-        """NUMBER is its own; 0: the server has no free slot for it."""
+        """NUMBER is its id; 0: the server has reached its limit of connections."""
         self._server, self._number = server, number
         self._transport: Any = None
         self._wire: Wire
@@ -180,32 +180,30 @@ class ServerLink(asyncio.BufferedProtocol):
         self._age: Deadline | None = None
         self._is_leaving = False
         self._http1: RequestReader
-        #: Prepares the response to a plain request, or sends events; no further request is taken meanwhile.
+        #: Prepares the response to a plain request, or sends events. Meanwhile no further request is read.
         self._answering: asyncio.Task[None] | None = None
-        #: So much waits to be written that nothing further is read.
+        #: Does so much output wait that nothing is read?
         self._is_full = False
         self._sends_body = False
         self._body_pages: PageCalls
         self._discarded = 0
         self._leaving_because = ""
-        #: Why it is over, in a few words that are always the same.
+        #: The reason of its end, one of a few constants.
         self.end_reason = "closed by the peer"
         self.peer = ""
         self._opened_ms = 0
-
-    # --- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self._wire = Wire(transport)
         self._transport.set_write_buffer_limits(high=WRITE_BYTES)
-        # asyncio does so only where a socket names its protocol. Without, small answers wait 40 ms for the peer.
+        # asyncio does so only for some sockets. Without it, small answers wait 40 ms for an acknowledgement.
         self._transport.get_extra_info("socket").setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         host, port, *_ = self._transport.get_extra_info("peername") or ("", 0)
         self.peer = address_of(host.removeprefix("::ffff:"), port)
         self._opened_ms = self._server.now_ms()
         if self._number:
-            self._limit_to(FIRST_BYTES_MS, "said nothing")
+            self._limit_to(FIRST_BYTES_MS, "no data")
         else:
             self.abort("refused")
 
@@ -217,7 +215,7 @@ class ServerLink(asyncio.BufferedProtocol):
         data = bytes(self._server.large_view[:nbytes])
         try:
             self._on_bytes(data)
-        except Exception:  # The edge: an unexpected error ends only its own connection.
+        except Exception:  # An unexpected error ends only its own connection.
             logger.exception("connection failed peer=%s", self.peer)
             self.abort("failed")
 
@@ -251,13 +249,11 @@ class ServerLink(asyncio.BufferedProtocol):
             self._answering.cancel()
         self._server.closed(self._number, self.end_reason)
 
-    # --- what comes
-
     def _on_first_bytes(self, data: bytes) -> None:
         self._first += data
         kind = self._first[0]
         if self._first == b"P":
-            return  # Of HTTP/2's preface, or of a POST.
+            return  # Part of HTTP/2's preface, or of a POST.
         if self._server.secure_only and kind != _TLS and not self._wire.is_secure:
             logger.debug("plaintext refused peer=%s", self.peer)
             told = [_NO_PLAINTEXT[kind] for kind in _NO_PLAINTEXT if self._first.startswith(kind)]
@@ -276,16 +272,16 @@ class ServerLink(asyncio.BufferedProtocol):
         elif kind == _TLS and not self._wire.is_secure:
             self._refuse(_NO_TLS, "TLS, which is not served")
         else:
-            logger.debug("connection of no known kind first_byte=%d", kind)
+            logger.debug("connection of unknown protocol first_byte=%d", kind)
             self.abort("neither HTTP nor TLS")
 
     def _refuse(self, answer: bytes, reason: str) -> None:
-        """Say ANSWER, and close for REASON."""
+        """Send ANSWER, and close for REASON."""
         self._transport.write(answer)
         self._linger(reason)
 
     async def _secure(self) -> None:
-        """Begin TLS, with a certificate that may have to be made first."""
+        """Start TLS. The certificate may have to be loaded first."""
         context = await self._server.tls_context()
         if context is None:
             self.abort("no certificate")
@@ -304,7 +300,7 @@ class ServerLink(asyncio.BufferedProtocol):
                 self._discard(data)
             else:
                 self._server.handshake_failed(self.peer, error)
-                self._linger("TLS failed")  # The alert is to arrive, which a reset might overtake.
+                self._linger("TLS failed")  # A reset could reach the peer before the alert.
             return
         if plain:
             self._take(plain)
@@ -319,7 +315,7 @@ class ServerLink(asyncio.BufferedProtocol):
             self._http2,
             server.served,
             self.peer,
-            self.touch,
+            self.schedule_flush,
             partial(self.abort, "not reading"),
             write_now=self.write_now,
             is_secure=self._wire.is_secure,
@@ -345,7 +341,7 @@ class ServerLink(asyncio.BufferedProtocol):
         assert self.conversation is not None
         assert self._keepalive is not None
         now_ms = self._server.now_ms()
-        self._keepalive.heard(now_ms)
+        self._keepalive.note_data(now_ms)
         events = self._http2.receive(data, now_ms)
         self._brings_much = len(data) > len(events) * LARGE_BYTES
         self._is_handling = True
@@ -359,10 +355,8 @@ class ServerLink(asyncio.BufferedProtocol):
         if self._check is None and self.conversation.needs_check:
             self._look_later(now_ms)
 
-    # --- what leaves
-
-    def touch(self) -> None:
-        """Have what was answered leave: now if no other answer can follow, else with others in the loop's next turn."""
+    def schedule_flush(self) -> None:
+        """Flush: now if no other answer can follow, else in the next turn of the loop, with other answers."""
         if self._is_handling:
             return
         assert self.conversation is not None
@@ -371,22 +365,22 @@ class ServerLink(asyncio.BufferedProtocol):
             self.flush()
         elif not self._is_dirty:
             self._is_dirty = True
-            self._server.loop.call_soon(self._flush_touched)
+            self._server.loop.call_soon(self._flush_scheduled)
 
     def write_now(self) -> None:
-        """Write what may leave in this turn; whom that concerns hears in the next one, by the flush that is to come."""
+        """Write as much as possible in this turn. Callbacks about it follow in the next turn, with the next flush."""
         if not self._is_handling and self._is_dirty and not self._transport.is_closing():
             assert self._http2 is not None
             if data := self._http2.take():
                 self._wire.write(data)
 
-    def _flush_touched(self) -> None:
-        """Write what was answered since the last `flush`: the turn's last answer may have had all of them leave."""
+    def _flush_scheduled(self) -> None:
+        """Write the answers since the last `flush`. The last answer of a turn may have written all already."""
         if self._is_dirty:
             self.flush()
 
     def flush(self) -> None:
-        """Write what there is to write."""
+        """Write all pending output."""
         self._is_dirty = False
         if self._is_lingering:
             return
@@ -407,24 +401,22 @@ class ServerLink(asyncio.BufferedProtocol):
         if http2.ended or (self._is_leaving and http2.is_done):
             self._linger(http2.end_code.name.lower() if http2.ended else self._leaving_because)
 
-    # --- plain HTTP requests
-
     def _on_http1(self, data: bytes) -> None:
         self._http1.feed(data)
         if self._answering is None:
             self._go_on_with_http1()
 
     def _take_next_request(self) -> None:
-        """Read again, once what was answered has left."""
+        """Read again, once the answer was sent."""
         if self._is_full:
             self._limit_to(IDLE_MS, "not reading")
             return
-        self._limit_to(FIRST_BYTES_MS, "said nothing")
+        self._limit_to(FIRST_BYTES_MS, "no data")
         self._transport.resume_reading()
         self._go_on_with_http1()
 
     def _go_on_with_http1(self) -> None:
-        """Answer the next request, if it is whole, and read no further one meanwhile."""
+        """Answer the next request, if it is complete. No other request is read meanwhile."""
         pages = self._server.served.pages
         if pages is None:
             self.abort("no page")
@@ -450,7 +442,7 @@ class ServerLink(asyncio.BufferedProtocol):
             self._body_pages = pages
 
     def _refuse_http1(self, shown: Shown) -> None:
-        """Answer with SHOWN what is not read, and close when the peer does."""
+        """Answer with SHOWN, read no further, and close when the peer does."""
         self._wire.write(head_of(shown, keep=False) + shown.body)
         self._linger("refused")
 
@@ -470,7 +462,7 @@ class ServerLink(asyncio.BufferedProtocol):
                 return
             if asked.method != "HEAD":
                 self._wire.write(shown.body)
-        except Exception:  # The edge: a bug of the page costs its own request.
+        except Exception:  # A bug of the page fails its own request.
             logger.exception("page failed")
             self.abort("failed")
             return
@@ -494,8 +486,6 @@ class ServerLink(asyncio.BufferedProtocol):
                     self.abort("not reading")
                     return
 
-    # --- time
-
     def _limit_to(self, wait_ms: int, reason: str) -> None:
         """Abort the connection in WAIT_MS for REASON, unless it has made progress by then."""
         self._unlimit()
@@ -512,10 +502,10 @@ class ServerLink(asyncio.BufferedProtocol):
         self._check = self._server.deadlines.add(self._check_at_ms, self._look)
 
     def _look(self) -> None:
-        """End what takes too long, and look again if anything still may."""
+        """End what exceeds a time limit, and check again later if anything can."""
         assert self.conversation is not None
         now_ms = self._server.now_ms()
-        # Where this side was held up, what the peer has sent meanwhile is read first.
+        # If this process was delayed, data that the peer has sent meanwhile is read first.
         if now_ms - self._check_at_ms < CHECK_MS:
             self.conversation.check(now_ms)
             self.flush()
@@ -528,8 +518,6 @@ class ServerLink(asyncio.BufferedProtocol):
         self._http2.ping(_ALIVE)
         self.flush()
 
-    # --- its end
-
     def _grow_old(self) -> None:
         self.goaway("old")
         server = self._server
@@ -537,7 +525,7 @@ class ServerLink(asyncio.BufferedProtocol):
         self._limit = server.deadlines.add(server.now_ms() + grace_ms, self._wind_down)
 
     def _wind_down(self) -> None:
-        """Ask endless streams to end, and soon abort what is still open."""
+        """Ask endless streams to end, and soon abort those that are still open."""
         assert self.conversation is not None
         server = self._server
         self._limit = server.deadlines.add(
@@ -546,9 +534,9 @@ class ServerLink(asyncio.BufferedProtocol):
         self.conversation.wind_down()
 
     def goaway(self, reason: str) -> None:
-        """Send GOAWAY for REASON: no new streams, and the connection closes once the open ones are over."""
+        """Send GOAWAY for REASON: no new streams, and the connection closes once the open ones have ended."""
         if self._http2 is None or self._is_lingering:
-            self.abort(reason)  # Nothing was asked yet, or all was said.
+            self.abort(reason)  # There was no request, or everything is sent.
             return
         if self._is_leaving:
             return
@@ -568,7 +556,7 @@ class ServerLink(asyncio.BufferedProtocol):
         self.flush()
 
     def give_up(self, reason: str) -> None:
-        """End all calls now, tell the peer, and close, for REASON."""
+        """End all calls now, notify the peer, and close, for REASON."""
         if self._http2 is not None and self.conversation is not None:
             self.conversation.give_up()
             self._http2.goaway()
@@ -578,18 +566,18 @@ class ServerLink(asyncio.BufferedProtocol):
             self.abort(reason)
 
     def _linger(self, reason: str) -> None:
-        """Send no more, and close when the peer does: closing with unread bytes would discard what was written."""
+        """Send no more, and close when the peer does: closing with unread bytes would discard the output."""
         if not self._is_lingering and not self._transport.is_closing():
             self._take = self._discard
             self._discarded = 0
             self.end_reason = reason
             self._limit_to(LAST_BYTES_MS, reason)
-            with contextlib.suppress(OSError):  # The peer may have gone.
+            with contextlib.suppress(OSError):  # The peer may have disconnected.
                 self._transport.write_eof()
 
     @property
     def _is_lingering(self) -> bool:
-        """Is all said, and nothing that comes looked at?"""
+        """Is everything sent, and is input ignored?"""
         return self._take == self._discard
 
     def _discard(self, data: bytes) -> None:
@@ -598,7 +586,7 @@ class ServerLink(asyncio.BufferedProtocol):
             self.abort(self.end_reason)
 
     def _close(self) -> None:
-        """Close, once what was written has left."""
+        """Close, once the output was sent."""
         if not self._transport.is_closing():
             self.end_reason = "answered"
             self._limit_to(LAST_BYTES_MS, self.end_reason)
@@ -607,7 +595,7 @@ class ServerLink(asyncio.BufferedProtocol):
     def abort(self, reason: str) -> None:
         """Close now, for REASON."""
         self.end_reason = reason
-        if not self.is_made:  # It is refused then.
+        if not self.is_made:  # It will be refused.
             self._server.closed(self._number, reason)
             self._number = 0
         else:
@@ -615,11 +603,11 @@ class ServerLink(asyncio.BufferedProtocol):
 
     @property
     def is_made(self) -> bool:
-        """Is it more than accepted? A turn of the loop later asyncio says who the peer is."""
+        """Is the peer known? asyncio reports it one turn of the loop after it accepts the connection."""
         return self._transport is not None
 
     def figures(self, now_ms: int) -> ConnectionFigures:
-        """Return what is known at NOW_MS of it, which is made."""
+        """Return the counters of the connection at NOW_MS. Requires `is_made`."""
         http2, conversation = self._http2, self.conversation
         calls = conversation.figures(now_ms) if conversation is not None else NO_CALLS
         return ConnectionFigures(
@@ -635,22 +623,19 @@ class ServerLink(asyncio.BufferedProtocol):
         )
 
 
-# --- TLS and the wire
-
-
 class TlsSession:
-    """One connection's TLS, on the server's side. Errors of the peer are `ssl.SSLError`: close then."""
+    """The server's side of TLS on one connection. Errors of the peer are `ssl.SSLError`: close the connection then."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._session = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._is_open = False
-        #: The peer has said that nothing follows, and was answered: it waits for the end.
+        #: Has the peer ended TLS, and was it answered? It waits for the end of the connection.
         self.is_over = False
 
     def receive(self, data: bytes) -> bytes:
-        """Take DATA from the peer and return the plaintext that it completes; there may be something to `take`."""
+        """Process DATA from the peer and return the plaintext that it completes; then call `take`."""
         self._incoming.write(data)
         try:
             if not self._is_open:
@@ -658,11 +643,11 @@ class TlsSession:
                 self._is_open = True
             return self._read_all()
         except ssl.SSLWantReadError:
-            return b""  # The handshake is not over: the next bytes continue it.
+            return b""  # The handshake is incomplete.
 
     def _read_all(self) -> bytes:
         pieces: list[bytes] = []
-        with contextlib.suppress(ssl.SSLWantReadError):  # The rest is to come.
+        with contextlib.suppress(ssl.SSLWantReadError):  # The rest has not arrived.
             while piece := self._session.read(_READ_BYTES):
                 pieces.append(piece)
             self.is_over = True
@@ -671,7 +656,7 @@ class TlsSession:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def certificate_names(self) -> Sequence[str]:
-        """Return the names in the certificate that the peer showed and that was verified: common, then alternative."""
+        """Return the names in the peer's verified certificate: the common name, then alternative names."""
         shown: Any = self._session.getpeercert() or {}
         common = [
             value
@@ -682,16 +667,16 @@ class TlsSession:
         return (*common, *(value for _, value in shown.get("subjectAltName", ())))
 
     def send(self, data: bytes) -> None:
-        """Encrypt DATA, which is then there to `take`."""
+        """Encrypt DATA; then call `take`."""
         self._session.write(data)
 
     def take(self) -> bytes:
-        """Return what is to be written to the peer now."""
+        """Return the bytes to write to the peer now."""
         return self._outgoing.read()
 
 
 class Wire:
-    """What a connection reads and writes over TRANSPORT."""
+    """Reads and writes the bytes of a connection over TRANSPORT."""
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
@@ -706,7 +691,7 @@ class Wire:
 
     @property
     def certificate_names(self) -> Sequence[str]:
-        """The names in the peer's certificate, if it was asked for one."""
+        """The names in the peer's certificate, if one was requested."""
         return () if self._tls is None else self._tls.certificate_names()
 
     @property
@@ -716,22 +701,22 @@ class Wire:
 
     @property
     def unsent(self) -> int:
-        """Bytes that were written and have not left this host."""
+        """Bytes that were written but are still on this host."""
         size: int = self._transport.get_write_buffer_size()
         return size
 
     def secure(self, context: ssl.SSLContext) -> None:
-        """Begin TLS: the handshake is what comes next."""
+        """Start TLS: the handshake follows."""
         self._tls = TlsSession(context)
 
     def plain(self, data: bytes) -> bytes:
-        """Return the plaintext of DATA, as received. Raises SSLError if TLS fails; the peer gets an alert."""
+        """Return the plaintext of the received DATA. Raises SSLError if TLS fails; the peer gets an alert."""
         if self._tls is None:
             return data
         try:
             return self._tls.receive(data)
         finally:
-            self._write_encrypted()  # The handshake continues, or an alert says why not.
+            self._write_encrypted()  # The handshake continues, or an alert gives the reason.
 
     def write(self, data: bytes) -> None:
         """Write DATA."""

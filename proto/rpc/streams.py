@@ -1,9 +1,9 @@
-"""The streams of a connection: their windows, which streams ended recently, and the frames that wait to be written.
+"""The streams of a connection: their windows, recently ended streams, and the frames that wait to be written.
 
-Frames are collected until `take`, so that all frames of one turn of the event loop leave in one write. A body that
-fits follows its headers directly; consecutive pieces share a frame, up to the peer's frame size. What does not fit
-waits in its stream. Streams write one piece each in turn, so a large response does not delay small ones. At most
-`OUTPUT_BYTES` of bodies are collected; the rest stays in its stream, where it can still be dropped (RFC 9113 §5).
+Frames are collected until `take`, so that all frames of one turn of the event loop are sent in one write. A body that
+fits follows its headers directly; consecutive pieces share a frame, up to the peer's frame size. The rest waits in its
+stream. Streams write one piece each in turn, so a large response does not delay small ones. Up to `OUTPUT_BYTES` of
+bodies are collected; the rest stays in its stream, where it can still be dropped (RFC 9113 §5).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .frames import (
 
 
 class Http2Stream:
-    """A stream that a peer has opened and that is not over. A connection owns it."""
+    """An open stream. A connection owns it."""
 
     __slots__ = (
         "credit",
@@ -54,76 +54,78 @@ class Http2Stream:
 
     def __init__(self, stream_id: int, window: int, credit: int) -> None:
         self.id = stream_id
-        #: Bytes that the peer takes from now; negative if it made its window smaller.
+        #: Bytes that the peer accepts at present; negative if it made its window smaller.
         self.window = window
-        #: Bytes that the peer may send from now …
+        #: Bytes that the peer may send at present …
         self.credit = credit
         #: … and received bytes for which no window update was sent yet.
         self.uncredited = 0
-        #: No window updates are sent: the reader is busy.
+        #: Are no window updates sent, because the reader is busy?
         self.held = False
         self.ended_by_peer = False
-        #: What content-length said, and what came of it.
+        #: The declared content-length, and the bytes received so far.
         self.declared: int | None = None
         self.received = 0
         #: Pieces of the answer's body that wait for a window, and their size.
         self.outbox: deque[bytes | memoryview] = deque()
         self.queued = 0
-        #: The answer has its end, …
+        #: Is the answer complete? …
         self.ending = False
-        #: … which is sent after the queued body: the block of trailers, or none (the last piece ends the stream).
+        #: … Then this is sent after the queued body: the block of trailers, or none (the last piece ends the stream).
         self.end_block: bytes | None = None
-        #: It takes part in the round of streams that write.
+        #: Is it in the queue of streams that write in turn?
         self.is_waiting = False
-        #: The writer wants a `Drained` event when less than this is queued.
+        #: Report a `Drained` event when fewer bytes than this are queued.
         self.tell_below = 0
-        #: Since when nothing of what waits was taken; None: something was, since that was last looked at.
+        #: The time since which the peer has accepted nothing; None: it has, since the last check.
         self.stalled_ms: int | None = None
 
 
 class ClientStream(Http2Stream):
-    """A stream that this side has opened and whose answer is not whole."""
+    """A stream that this side has opened and whose answer is incomplete."""
 
     __slots__ = ("answered", "sent")
 
     def __init__(self, stream_id: int, window: int, credit: int) -> None:
         super().__init__(stream_id, window, credit)
-        #: The head of its answer came.
+        #: Has the head of its answer arrived?
         self.answered = False
-        #: The request has left, to its end.
+        #: Was the request sent completely?
         self.sent = False
 
 
-#: Among so many streams in a row those that were reset are known: what was under way to them is no mistake. It is
-#: twice what may be open, and takes 32 KiB where there are any.
+#: Resets are remembered for this many of the latest streams: frames on their way to them are no mistake. This is twice
+#: the limit of open streams, and takes 32 KiB if there are any.
 _KEPT: Final = 8192
-#: Set in the number of a stream that the peer has reset.
+#: This bit is set for a stream that the peer has reset.
 _BY_PEER: Final = 1 << 31
-#: Gaps between the numbers of streams, to tell a stream that is over from one that never was.
+#: Gaps between stream ids, to distinguish a stream that has ended from one that never existed.
 _GAPS_KEPT: Final = 64
 
 
 class StreamTable:
-    """Streams by number; a peer opens them with odd numbers that grow."""
+    """Streams by id; a peer opens them with increasing odd ids."""
 
     def __init__(self) -> None:
         self.open: dict[int, Http2Stream] = {}
-        #: The highest number that was used.
+        #: The highest id used.
         self.last_id = 0
-        #: By their place in the row.
+        #: Ids of reset streams, by their place in a ring.
         self._reset = array("I")
         self._gaps: deque[tuple[int, int]] = deque(maxlen=_GAPS_KEPT)
 
     def begin(self, stream_id: int) -> None:
-        """Note that the peer uses STREAM_ID; raise ConnectionFault if it is not its next."""
+        """Note that the peer opens STREAM_ID; raise ConnectionFault if it is not its next one."""
         if not stream_id & 1:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} is not a client's")
+            raise ConnectionFault(
+                ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} is not one of a client"
+            )
         if stream_id > self.last_id + 2:
             self._gaps.append((self.last_id, stream_id))
         self.last_id = stream_id
 
     def begin_next(self) -> int:
-        """Return the number of the next stream of this side, a client's, which is used from now on."""
+        """Return the id of the next stream of this side, a client, and mark it as used."""
         self.last_id = stream_id = (self.last_id + 1) | 1
         return stream_id
 
@@ -145,7 +147,7 @@ class StreamTable:
         return stream_id > self.last_id or not stream_id & 1
 
     def check_over(self, stream_id: int, what: str) -> None:
-        """Raise ConnectionFault, for WHAT came on STREAM_ID, which is not open, unless that was reset.
+        """Raise ConnectionFault, about WHAT was received on STREAM_ID, which is not open, unless it was reset.
 
         Frames that the peer sends after its own RST_STREAM are a StreamFault, once per stream.
         """
@@ -156,7 +158,7 @@ class StreamTable:
             raise StreamFault(
                 stream_id,
                 ErrorCode.STREAM_CLOSED,
-                f"{what} behind its RST_STREAM",
+                f"{what} after its RST_STREAM",
                 flood_budget.LATE,
             )
         if self.is_idle(stream_id):
@@ -172,12 +174,12 @@ class StreamTable:
         )
 
 
-#: What gathers at most before it is taken, bodies only.
+#: The maximum of collected bytes, bodies only.
 OUTPUT_BYTES: Final = 256 * 1024
 
 
 class Outgoing:
-    """What a connection writes. WRITTEN gets each stream whose end was written, DRAINED each with free space again."""
+    """The writer of a connection. WRITTEN gets each completely written stream, DRAINED each with free space."""
 
     def __init__(
         self,
@@ -188,30 +190,28 @@ class Outgoing:
         self._budget = budget
         self._written = written
         self._drained = drained
-        #: Bytes of bodies that the peer takes from now, in all; that of new streams, each.
+        #: Bytes of bodies that the peer accepts at present, in total; and the initial window of new streams.
         self.window = DEFAULT_WINDOW
         self.initial_window = DEFAULT_WINDOW
         self.frame_size = DEFAULT_FRAME_SIZE
-        #: Bytes of bodies that wait, of all streams.
+        #: Queued bytes of bodies, of all streams.
         self.queued = 0
-        #: No bodies are written: what was taken has not left yet.
+        #: Are bodies held back? (The bytes taken were not sent yet.)
         self.paused = False
         self._frames: list[bytes | memoryview] = []
         self._bodies = 0
         #: The newest DATA frame: its stream, the index of its frame head, its size; `_data_end` is the number of pieces
-        #: after it. If that number is unchanged, nothing was written since.
+        #: after it. While that number is unchanged, nothing else was written.
         self._data_stream = self._data_head = self._data_size = 0
         self._data_end = -1
         self._waiting: deque[Http2Stream] = deque()
-
-    # --- what the peer takes
 
     def resize_frames(self, size: int) -> None:
         """Write frames of up to SIZE bytes."""
         self.frame_size = size
 
     def resize_windows(self, size: int, streams: Iterable[Http2Stream]) -> None:
-        """Have streams begin with a window of SIZE; those of STREAMS, which are open, as if they had."""
+        """Set the initial window of streams to SIZE, and adjust the windows of STREAMS, which are open."""
         change = size - self.initial_window
         self.initial_window = size
         for stream in streams:
@@ -221,21 +221,19 @@ class Outgoing:
             self.wake(stream)
 
     def pause(self) -> None:
-        """Write no bodies: what was taken has not left yet."""
+        """Hold bodies back: the bytes taken were not sent yet."""
         self.paused = True
 
     def resume(self) -> None:
         """Undo `pause`."""
         self.paused = False
 
-    # --- frames
-
     def write(self, frame: bytes) -> None:
         """Append FRAME to the output."""
         self._frames.append(frame)
 
     def take(self) -> bytes:
-        """Return what there is to write now, once."""
+        """Return the collected output, and forget it."""
         if self._waiting:
             self.pump()
         frames, self._frames = self._frames, []
@@ -243,10 +241,8 @@ class Outgoing:
         self._data_end = -1
         return b"".join(frames)
 
-    # --- answers
-
     def answer(self, stream: Http2Stream, head: bytes, body: bytes, end: bytes) -> None:
-        """Write a whole answer: the block HEAD, BODY and the block END of trailers."""
+        """Write a complete answer: the block HEAD, BODY, and the block END of trailers."""
         size = len(body)
         if not self._fits(stream, size) or max(len(head), len(end)) > self.frame_size:
             self.headers(stream, head, ends=False)
@@ -272,14 +268,14 @@ class Outgoing:
         self._written(stream)
 
     def headers(self, stream: Http2Stream, block: bytes, *, ends: bool) -> None:
-        """Write the field BLOCK, the first of an answer; ENDS: there is nothing else of it."""
+        """Write the first BLOCK of fields of an answer; ENDS: it is the only one."""
         self._frames.append(header_frames(stream.id, block, self.frame_size, ends=ends))
         if ends:
             stream.ending = True
             self._written(stream)
 
     def body(self, stream: Http2Stream, data: bytes) -> None:
-        """Write DATA, or have it wait."""
+        """Write DATA, or queue it."""
         if self._fits(stream, len(data)):
             self._budget.earn(MESSAGE)
             self._write_data(stream, data, 0)
@@ -290,7 +286,7 @@ class Outgoing:
         self.wake(stream)
 
     def last(self, stream: Http2Stream, data: bytes) -> None:
-        """Write DATA, which ends a body without trailers, or have it wait."""
+        """Write DATA, the end of a body without trailers, or queue it."""
         stream.ending = True
         if self._fits(stream, len(data)):
             self._budget.earn(ANSWER)
@@ -300,7 +296,7 @@ class Outgoing:
             self.body(stream, data)
 
     def finish(self, stream: Http2Stream, block: bytes | None) -> None:
-        """End the answer with the BLOCK of trailers, or without, once its body has left."""
+        """End the answer after its body, with the BLOCK of trailers if there is one."""
         stream.ending = True
         stream.end_block = block
         if stream.outbox:
@@ -308,21 +304,19 @@ class Outgoing:
         self._write_end(stream)
 
     def forget(self, stream: Http2Stream) -> None:
-        """Drop what waits of STREAM, which is over."""
+        """Drop the queue of STREAM, which has ended."""
         self.queued -= stream.queued
         stream.queued = 0
         stream.outbox.clear()
 
-    # --- windows
-
     def wake(self, stream: Http2Stream) -> None:
-        """Have STREAM take part in the round if it has something to write and a window."""
+        """Let STREAM write in its turn if it has something to write and a window."""
         if stream.outbox and stream.window > 0 and not stream.is_waiting:
             stream.is_waiting = True
             self._waiting.append(stream)
 
     def pump(self) -> None:
-        """Write what windows allow of what waits."""
+        """Write as much of the queues as windows allow."""
         waiting = self._waiting
         while waiting and self.window > 0 and not self.paused and self._bodies < OUTPUT_BYTES:
             stream = waiting.popleft()
@@ -333,7 +327,7 @@ class Outgoing:
 
     @property
     def has_more(self) -> bool:
-        """Would `take` write more, were it asked again?"""
+        """Would another `take` return more?"""
         return bool(self._waiting) and self.window > 0 and not self.paused
 
     def _fits(self, stream: Http2Stream, size: int) -> bool:
@@ -380,7 +374,7 @@ class Outgoing:
             and self._data_stream == stream.id
             and self._data_size + size <= self.frame_size
         ):
-            # It extends the previous frame.
+            # Extend the previous frame.
             self._data_size = whole = self._data_size + size
             frames[self._data_head] = HEAD.pack(whole >> 16, whole & 0xFFFF, DATA, flags, stream.id)
             frames.append(data)

@@ -1,1 +1,1 @@
-"""The services that every PocketMQ server has on its port in addition to its own: health, reflection, connections."""
+"""Services that every PocketMQ server has in addition to its own: health, reflection, connections, settings."""

@@ -1,7 +1,7 @@
 """The service `pocketmq.v1.Connections`: the clients connected to this server, and the traffic of each connection.
 
-It resembles gRPC's channelz, limited to what helps to find slow, numerous or silent clients. Answers are pages in the
-order of connection ids, up to `PAGE_MAX` connections each, which takes the event loop about 3 ms. A connection that
+It resembles gRPC's channelz, limited to data that helps to find slow, numerous or silent clients. Answers are pages in
+the order of connection ids, up to `PAGE_MAX` connections each, which takes the event loop about 3 ms. A connection that
 opens or closes meanwhile may be missing; none appears twice.
 """
 
@@ -21,7 +21,7 @@ from ..rpc.carrier import ConnectionFigures, ConnectionTotals, CountsConnections
 NAME: Final = "pocketmq.v1.Connections"
 #: Connections in one answer.
 PAGE_MAX: Final = 1_000
-#: Characters of what a peer said of itself, and of a path, which it made up as well.
+#: Characters of a user agent and of a path, both of which the peer chose.
 TEXT_MAX: Final = 200
 _FIELDS: Final = tuple(field.name for field in fields(ConnectionFigures))
 
@@ -38,17 +38,17 @@ class ConnectionsService:
         return service(NAME, {"List": entry})
 
     def list_open(self, request: pb.ConnectionListRequest, call: Call) -> pb.ConnectionListReply:
-        """Answer which connections are open, and what became of all."""
+        """Return the open connections, and the counters of all."""
         for field in ("first_id", "max_connections"):
             value = getattr(request, field)
             if value < 0:
                 raise InvalidArgument(
-                    f"{field} is {value}: it begins at 0", field=field, limit=0, value=value
+                    f"{field} is {value}: must be 0 or more", field=field, limit=0, value=value
                 )
         carrier = self._carrier()
         if not isinstance(carrier, CountsConnections):
             raise Unsupported(
-                "this server's carrier keeps no figures of connections: grpcio's cannot, so serve with --grpc builtin"
+                "this server has no metrics of connections, because it runs with --grpc grpcio: use --grpc builtin"
             )
         size = min(request.max_connections or PAGE_MAX, PAGE_MAX)
         found = carrier.connection_figures(request.first_id, size + 1)
@@ -78,5 +78,5 @@ def _totals(totals: ConnectionTotals) -> pb.ConnectionTotals:
 
 
 def _cut(text: str) -> str:
-    """Return TEXT, a peer's, without what UTF-8 cannot hold, and not too long."""
+    """Return TEXT of a peer without characters that UTF-8 cannot encode, cut to TEXT_MAX characters."""
     return text[:TEXT_MAX].encode("utf-8", "backslashreplace").decode()[:TEXT_MAX]

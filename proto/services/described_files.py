@@ -1,7 +1,7 @@
 """Described files: an index of the .proto descriptors that a method table needs, by file and by symbol.
 
 Descriptors are in two pools: `pocketmq.v1` in the default pool, other protocols in a private one. A pool may contain
-more than is served, and cannot find methods by name. So the first lookup builds an index of about 2,000 names. Pure.
+more than is served, and cannot find methods by name. So the first lookup builds an index of about 2,000 names.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ..rpc import MethodTable
 
 
 class DescribedFiles:
-    """The files that describe TABLE, by name and by what they declare."""
+    """The files that describe TABLE, by name and by the symbols they declare."""
 
     def __init__(self, table: MethodTable) -> None:
         self._table = table
 
     @property
     def services(self) -> list[str]:
-        """The names of the services that are described, in order: tools give up at one that is not."""
+        """The names of the described services, in order: tools fail at a service without a description."""
         return [name for name in self._table.services() if name in self._symbols]
 
     def named(self, name: str) -> FileDescriptor | None:
@@ -31,7 +31,7 @@ class DescribedFiles:
         return self._files.get(name)
 
     def declaring(self, symbol: str) -> FileDescriptor | None:
-        """Return the file that declares SYMBOL, the full name of anything that has one: "pocketmq.v1.Broker.Status"."""
+        """Return the file that declares SYMBOL, a full name such as "pocketmq.v1.Broker.Status"."""
         file, _ = self._symbols.get(symbol, (None, None))
         return file
 
@@ -56,7 +56,7 @@ class DescribedFiles:
 
     @cached_property
     def _symbols(self) -> dict[str, tuple[FileDescriptor, Any]]:
-        """What is declared, and in which file, by full name."""
+        """Declared symbols and their files, by full name."""
         return {
             name: (file, declared)
             for file in self._files.values()
@@ -65,7 +65,7 @@ class DescribedFiles:
 
     @cached_property
     def _extensions(self) -> dict[tuple[str, int], FileDescriptor]:
-        """Where extensions are declared, by the message that they extend and their number."""
+        """The files of extensions, by the message that they extend and their number."""
         return {
             (declared.containing_type.full_name, declared.number): file
             for file, declared in self._symbols.values()
@@ -76,7 +76,7 @@ class DescribedFiles:
 
 
 def with_imports(file: FileDescriptor) -> list[FileDescriptor]:
-    """Return FILE and all that it imports, directly or not, each once."""
+    """Return FILE and all files that it imports, directly or not, each once."""
     found = {file.name: file}
     left = [file]
     while left:
@@ -88,7 +88,7 @@ def with_imports(file: FileDescriptor) -> list[FileDescriptor]:
 
 
 def _roots(table: MethodTable) -> Iterator[FileDescriptor]:
-    """Yield the files of the types of TABLE's methods, and of its services where a pool knows those."""
+    """Yield the files of the types of TABLE's methods, and of its services if a pool knows them."""
     for method in table:
         name = method.path[1:].rpartition("/")[0]
         for message in (method.request_type, method.reply_type):
@@ -97,11 +97,11 @@ def _roots(table: MethodTable) -> Iterator[FileDescriptor]:
             try:
                 yield file.pool.FindServiceByName(name).file
             except KeyError:
-                continue  # The author of the table has no .proto for it, or one in another pool.
+                continue  # The table has no .proto file for it, or one in another pool.
 
 
 def _declared(file: FileDescriptor) -> Iterator[tuple[str, Any]]:
-    """Yield the full name and the descriptor of all that FILE declares."""
+    """Yield the full name and the descriptor of each symbol in FILE."""
     for declared in file.services_by_name.values():
         yield declared.full_name, declared
         yield from ((method.full_name, method) for method in declared.methods)

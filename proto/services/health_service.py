@@ -4,7 +4,7 @@
     table |= health.methods()
     health.begin()   # once calls are answered
     health.look()    # from time to time, because conditions change by themselves
-    health.end()     # when a stop begins: watchers get it before their streams end
+    health.end()     # when a stop begins: watchers get the change before their streams end
 
 Valid names: "" (the whole server), every service of its tables, and every condition. All are NOT_SERVING before
 `begin` and after `end`. In between, services are SERVING, and a condition is SERVING while it holds. Conditions do not
@@ -34,7 +34,7 @@ _SERVICE_UNKNOWN: Final = health_pb.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 class HealthService:
-    """What a server's SERVICES and CONDITIONS, by name, are like, and who watches them."""
+    """The status of a server's SERVICES and CONDITIONS, by name, and the streams that watch it."""
 
     def __init__(
         self, services: Iterable[str], conditions: Mapping[str, Callable[[], bool]] | None = None
@@ -42,7 +42,7 @@ class HealthService:
         self._names: dict[str, Callable[[], bool]] = dict.fromkeys(("", *services, HEALTH), _always)
         self._names |= conditions or {}
         self._is_serving = False
-        #: The status sent last to each watcher, with the name that it watches.
+        #: For each watcher, the name that it watches and the status sent last.
         self._watchers: dict[Stream, tuple[str, _Status]] = {}
 
     def methods(self) -> MethodTable:
@@ -64,13 +64,11 @@ class HealthService:
 
     @property
     def watchers(self) -> int:
-        """How many streams watch."""
+        """The number of watching streams."""
         return len(self._watchers)
 
-    # --- what the server says
-
     def begin(self) -> None:
-        """Serve from now on."""
+        """Report SERVING from now on."""
         self._is_serving = True
         self.look()
 
@@ -80,23 +78,21 @@ class HealthService:
         self.look()
 
     def look(self) -> None:
-        """Tell those who watch what has changed."""
+        """Send changes to the watchers."""
         now = {name: self._status(name) for name, _ in self._watchers.values()}
         for stream, (name, told) in list(self._watchers.items()):
             if now[name] != told:
                 self._watchers[stream] = name, now[name]
                 stream.send(health_pb.HealthCheckResponse(status=now[name]))
 
-    # --- what callers ask
-
     def check(
         self, request: health_pb.HealthCheckRequest, call: Call
     ) -> health_pb.HealthCheckResponse:
-        """Answer what a service is like now."""
+        """Return the current status of a service."""
         status = self._status(request.service)
         if status == _SERVICE_UNKNOWN:
             raise ServiceNotFound(
-                f"service: nobody here is called {request.service!r}; List tells all names",
+                f"service: {request.service!r} does not exist here; List returns all names",
                 field="service",
                 value=request.service,
             )
@@ -105,23 +101,23 @@ class HealthService:
     def list_all(
         self, request: health_pb.HealthListRequest, call: Call
     ) -> health_pb.HealthListResponse:
-        """Answer what everything is like now, by name."""
+        """Return the current status of all services, by name."""
         statuses = {
             name: health_pb.HealthCheckResponse(status=self._status(name)) for name in self._names
         }
         return health_pb.HealthListResponse(statuses=statuses)
 
     def watch(self, request: health_pb.HealthCheckRequest, stream: Stream) -> None:
-        """Tell what a service is like now, and each change of that."""
+        """Send the current status of a service, and each change of it."""
         if len(self._watchers) >= WATCHERS_MAX:
             raise Overloaded(
-                f"{WATCHERS_MAX} streams watch this server's health, which is the limit: use Check",
+                f"the limit of {WATCHERS_MAX} streams that watch this server's health is reached: use Check",
                 limit=WATCHERS_MAX,
             )
         name, status = request.service, self._status(request.service)
         stream.send(health_pb.HealthCheckResponse(status=status))
-        # An unknown name may be as long as a request: it is not kept.
-        self._watchers[stream] = name if name in self._names else _NOBODY, status
+        # An unknown name may be as long as a request, so it is not stored.
+        self._watchers[stream] = name if name in self._names else _UNKNOWN, status
         stream.on_cancel(lambda: self._forget(stream))
 
     def _forget(self, stream: Stream) -> None:
@@ -135,7 +131,7 @@ class HealthService:
 
 
 #: Used for all unknown names.
-_NOBODY: Final = "?"
+_UNKNOWN: Final = "?"
 
 
 def _always() -> bool:

@@ -19,10 +19,10 @@ from .settings import SettingsService
 
 
 class PortServices:
-    """What one port serves: OWN, the server's own methods, and the services about them.
+    """The methods of one port: OWN, the server's own methods, and the services about them.
 
-    CARRIER returns what carries them, once they are called; SETTINGS are those of the process. CONDITIONS are names
-    that the server's health can be asked for besides those of services.
+    CARRIER returns the gRPC server, once methods are called. SETTINGS are those of the process. CONDITIONS are further
+    names that clients can check with the health service.
     """
 
     def __init__(
@@ -35,5 +35,5 @@ class PortServices:
         self.health = HealthService(own.services(), conditions)
         described = own | self.health.methods() | ConnectionsService(carrier).methods()
         described |= settings.methods()
-        #: All of it, for a carrier.
+        #: All methods, for a gRPC server.
         self.methods = bounded(described | Reflection(described).methods())

@@ -25,7 +25,7 @@ from ..gen import (
 from ..rpc import MethodTable, Stream, bidi, service
 from .described_files import DescribedFiles, with_imports
 
-#: The modules of the versions that are served. Their messages are alike, which no type says.
+#: The modules of the versions that are served. Their messages are alike, but have no common type.
 _VERSIONS: Final[tuple[Any, ...]] = (v1, v1alpha)
 #: gRPC's codes, which an error response has as numbers.
 NOT_FOUND: Final = 5
@@ -63,7 +63,7 @@ class Reflection:
         )
 
     def _found(self, request: Any) -> _Fields:
-        """Return what REQUEST asks for."""
+        """Return the answer to REQUEST."""
         match request.WhichOneof("message_request"):
             case "list_services":
                 services = [{"name": name} for name in self._files.services]
@@ -84,7 +84,7 @@ class Reflection:
             case _:
                 return _refusal(
                     INVALID_ARGUMENT,
-                    "message_request: the request asks for nothing that this server knows",
+                    "message_request: unknown kind of request",
                 )
 
     def _numbers(self, message: str) -> _Fields:
@@ -110,11 +110,11 @@ class _Questions:
         self._stream.finish()
 
     def on_close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
 
 def _described(file: FileDescriptor | None, what: str) -> _Fields:
-    """Return FILE with all that it imports, or that WHAT was asked for is not here."""
+    """Return FILE with all its imports, or an error that WHAT was not found."""
     if file is None:
         return _refusal(NOT_FOUND, f"no {what} here")
     files = [one.serialized_pb for one in with_imports(file)]

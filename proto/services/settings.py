@@ -56,11 +56,11 @@ class LiveSettings:
         self._origins = dict(origins or {})
         self._audit = audit
         self._on_change = dict(on_change or {})
-        #: What the file, with the options, said last.
+        #: The values of the last load, from file and options.
         self._loaded = dict(sections)
 
     def hold(self, sections: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-        """Have SECTIONS instead of those held, which servers hold from now on: they were completed at the start."""
+        """Use SECTIONS instead of the current ones: servers may complete settings when they start."""
         self._sections |= {title: sections[title] for title in self._sections}
         self._origins |= origins
 
@@ -85,13 +85,11 @@ class LiveSettings:
             live=key in section.LIVE,
         )
 
-    # --- changing
-
     def set(self, name: str, text: str, titles: Iterable[str], **by: str) -> tuple[Any, Any]:
-        """Give setting NAME, "section.key" of a section in TITLES, the value TEXT, YAML; return it before and after.
+        """Set NAME, "section.key" of a section in TITLES, to the value TEXT, YAML; return the old and the new value.
 
-        BY says who does it, in the audit log. Raises InvalidArgument for a name that is none and for what needs a
-        restart, ConfigError for a value that cannot be.
+        BY identifies the caller, for the audit log. Raises InvalidArgument for an unknown name and for a setting that
+        needs a restart, ConfigError for an invalid value.
         """
         title, _, key = name.partition(".")
         titles = [one for one in titles if one in self._sections]
@@ -105,7 +103,7 @@ class LiveSettings:
         section = self._sections[title]
         if key not in section.LIVE:
             raise InvalidArgument(
-                f"{name} cannot change while the server runs: write it into the configuration file, and restart the"
+                f"{name} cannot change while the server runs: change the configuration file, and restart the"
                 " server",
                 field="key",
                 value=name,
@@ -122,9 +120,9 @@ class LiveSettings:
         return before, self._told(title, key)
 
     def reload(self, sections: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-        """Take the values of SECTIONS (from file and options) for all live keys, also where `set` had changed them.
+        """Use the values of SECTIONS (from file and options) for all live keys, also where `set` had changed them.
 
-        Raises ConfigError if they do not fit the fixed settings; nothing has changed then. Changed values of settings
+        Raises ConfigError, and changes nothing, if they do not fit the fixed settings. Changed values of settings
         that need a restart are logged.
         """
         before, changes, told = self._loaded, dict[str, dict[str, Any]](), dict[str, str]()
@@ -157,7 +155,7 @@ class LiveSettings:
             section = self._sections[title]
             for key, value in values.items():
                 before = _text(getattr(section, key))
-                # Frozen for those who hold it: this is the one place that changes it.
+                # The dataclass is frozen for its users: this is the one place that changes it.
                 object.__setattr__(section, key, value)
                 self._audit.changed(
                     "setting changed", key=f"{title}.{key}", before=before, value=_text(value), **by
@@ -166,13 +164,13 @@ class LiveSettings:
                 self._on_change[title](section)
 
     def refused(self, error: ConfigError) -> None:
-        """Note that the file could not be used, because of ERROR: nothing has changed."""
+        """Log that the file is invalid because of ERROR: nothing has changed."""
         logger.error("settings not reloaded reason=%s", error.message)
         self._audit.changed("settings not reloaded", reason=error.message, by="SIGHUP")
 
 
 def _checked(title: str, section: Any, values: Mapping[str, Any]) -> None:
-    """Raise ConfigError, by the names of the file, if SECTION may not have VALUES."""
+    """Raise ConfigError, with names as in the file, if SECTION must not have VALUES."""
     try:
         dataclasses.replace(section, **values)
     except ConfigError as error:
@@ -215,7 +213,7 @@ class SettingsService:
         )
 
     def list_all(self, request: pb.SettingListRequest, call: Call) -> pb.SettingListReply:
-        """Answer what each setting is."""
+        """Return all settings."""
         return pb.SettingListReply(settings=self._live.tell(self._titles))
 
     def set_one(self, request: pb.SetSettingRequest, call: Call) -> pb.SetSettingReply:

@@ -219,10 +219,10 @@ async def test_a_recall_that_comes_too_late_or_twice_says_so() -> None:
 @pytest.mark.parametrize(
     ("handle", "says"),
     [
-        ("", "no recall handle"),
-        ("nonsense!", "no recall handle"),
-        (base64.urlsafe_b64encode(b"v2 t b 1 id").decode(), "no recall handle"),
-        (base64.urlsafe_b64encode(b"v1 t b x id").decode(), "no recall handle"),
+        ("", "not a recall handle"),
+        ("nonsense!", "not a recall handle"),
+        (base64.urlsafe_b64encode(b"v2 t b 1 id").decode(), "not a recall handle"),
+        (base64.urlsafe_b64encode(b"v1 t b x id").decode(), "not a recall handle"),
         (7, "not int"),
     ],
 )

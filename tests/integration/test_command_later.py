@@ -96,7 +96,7 @@ def test_a_message_is_had_back_until_it_is_due(call: Shell) -> None:
             "delay 4d is too long: the limit is 3d (broker.delay_max_ms)",
         ),
         (("send", "New", "x", "--at", "2001-09-09T01:46:40Z"), 2, "01:46:40.000Z has passed"),
-        (("recall", "nonsense"), 2, "no recall handle"),
+        (("recall", "nonsense"), 2, "not a recall handle"),
         (("dead-letters", "purge", "nobody", "--yes"), 3, "group 'nobody' does not exist"),
         (("group", "create", "g", "--retry-intervals", "1ms"), 2, "must be 1s to 3d"),
     ],

@@ -161,12 +161,12 @@ async def test_commands_speak_it_by_options_and_by_the_environment(
         assert done.code == 0, done
         refused = await asyncio.to_thread(shell, "send", "orders", "plain")
         assert refused.code == 5
-        assert "takes no plaintext" in refused.err, "an option counts for one command"
+        assert "accepts no plaintext" in refused.err, "an option counts for one command"
         probe = ("health", "--nameserver", address, "--tls-ca", ca)
         assert (await asyncio.to_thread(shell, *probe)).out == f"name server {address}: SERVING\n"
         plain = await asyncio.to_thread(shell, *probe[:3])
         assert plain.code == refused.code
-        assert "takes no plaintext" in plain.err
+        assert "accepts no plaintext" in plain.err
 
         monkeypatch.setenv("POCKETMQ_TLS", "1")
         monkeypatch.setenv("POCKETMQ_TLS_CA", ca)
@@ -217,10 +217,10 @@ async def test_each_client_tells_at_once_what_is_not_agreed_on(tmp_path: Path, w
     files = Files(tmp_path)
     async with secure_cluster(files) as address:
         with pytest.raises(
-            TlsFailed, match=rf"{address}: .* the server's certificate is not believed"
+            TlsFailed, match=rf"{address}: .* the server's certificate is not trusted"
         ):
             await work(address, tls_ca=files.path("others.pem"))
-        with pytest.raises(TlsFailed, match=rf"{address}: .* takes no plaintext at this port"):
+        with pytest.raises(TlsFailed, match=rf"{address}: .* accepts no plaintext at this port"):
             await work(address)
 
 
@@ -250,7 +250,7 @@ async def test_a_broker_whose_certificate_is_not_believed_ends_a_send_at_once(
     names = {**files.server, "tls_only": True}
     async with cluster(files, names=names, **strange.server, **files.peers) as (address, broker):
         assert await broker.registered(30)
-        with pytest.raises(TlsFailed, match=rf"{broker.address}: .* is not believed"):
+        with pytest.raises(TlsFailed, match=rf"{broker.address}: .* is not trusted"):
             await send(address, tls_ca=files.path("ours.pem"))
 
 
@@ -267,7 +267,7 @@ async def test_a_broker_that_cannot_register_says_why(
             assert not await broker.registered(0)
 
     assert f"registration failed nameserver={address} reason=" in caplog.text
-    assert "the server takes no plaintext at this port: connect with TLS" in caplog.text
+    assert "the server accepts no plaintext at this port: connect with TLS" in caplog.text
 
 
 async def test_who_shows_no_certificate_of_the_authority_is_refused(
@@ -291,13 +291,13 @@ async def test_who_shows_no_certificate_of_the_authority_is_refused(
             await admin.create_topic("orders", queues=1)
         await send(address, tls_ca=ca, **mine["good"])
         for shown, reason in (
-            ({}, "the server wants a certificate from whoever connects"),
-            (mine["strange"], "does not believe the certificate that it was shown"),
-            (mine["expired"], "the certificate that the server was shown has expired"),
+            ({}, "the server requires a client certificate"),
+            (mine["strange"], "does not trust the client certificate"),
+            (mine["expired"], "the client certificate has expired"),
         ):
             with pytest.raises(TlsFailed, match=reason):
                 await administer(address, tls_ca=ca, **shown)
-        with pytest.raises(TlsFailed, match="takes no plaintext"):
+        with pytest.raises(TlsFailed, match="accepts no plaintext"):
             await administer(address)
 
     assert "client refused at the handshake peer=127.0.0.1:" in caplog.text
@@ -370,7 +370,7 @@ async def test_a_port_of_grpcio_is_spoken_to_and_told_from_one_in_plaintext(tmp_
         assert await broker.registered(30)
         async with AsyncAdmin(address, tls_ca=ca) as admin:
             await admin.create_topic("orders", queues=1)
-        with pytest.raises(ConnectionLost, match="without a word: does it take TLS alone"):
+        with pytest.raises(ConnectionLost, match="without an answer: does it accept only TLS"):
             await administer(address)
     async with cluster(files, names={"grpc": "grpcio"}, grpc="grpcio") as (address, broker):
         with pytest.raises(TlsFailed, match="speaks plaintext at this port"):

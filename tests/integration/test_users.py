@@ -124,7 +124,7 @@ async def test_who_does_not_prove_who_it_is_hears_so_at_once(
                 await producer.send("orders", b"one")
     reasons = (
         "check signature failed.",
-        "username cannot be null: this server has users, name one by user=",
+        "username cannot be null: this server has users. Give one with user=",
     )
     assert any(reason in caught.value.message for reason in reasons)
 

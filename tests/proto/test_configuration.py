@@ -57,7 +57,7 @@ def refusal(text: str) -> str:
 )
 def test_an_old_value_is_refused_with_its_new_name(key: str, old: str, new: str) -> None:
     section: type[Any] = BrokerConfig if key == "grpc" else ReplicationConfig
-    message = f"{old!r} is called {new!r} now"
+    message = f"{old!r} is now called {new!r}"
 
     with pytest.raises(ConfigError, match=message) as caught:
         parse_sections(f"b:\n  {key}: {old}\n", {"b": section}, "x.yaml")
@@ -122,19 +122,19 @@ ears:
             "x.yaml:2: ears.length: no such key any more: ears have one length; leave it out",
         ),
         ("ears:\n  cuont: 1", "x.yaml:2: ears.cuont: no such key; did you mean 'count'?"),
-        ("ears:\n  count: many", "x.yaml:2: ears.count: a whole number is wanted, not 'many'"),
-        ("ears:\n  count: 1.5", "x.yaml:2: ears.count: a whole number is wanted, not 1.5"),
-        ("ears:\n  count: true", "x.yaml:2: ears.count: a whole number is wanted, not True"),
-        ("ears:\n  count:", "x.yaml:2: ears.count: a whole number is wanted, not nothing"),
-        ("ears:\n  pointed: 1", "x.yaml:2: ears.pointed: true or false is wanted, not 1"),
-        ("ears:\n  weight_kg: true", "x.yaml:2: ears.weight_kg: a number is wanted, not True"),
-        ("ears:\n  colour: red", "x.yaml:2: ears.colour: one of grey, white is wanted, not 'red'"),
-        ("ears:\n  names: a", "x.yaml:2: ears.names: a list is wanted, not 'a'"),
-        ("ears:\n  names: [a, 2]", "x.yaml:2: ears.names[1]: a string is wanted, not 2"),
-        ("ears:\n  limits: 1", "x.yaml:2: ears.limits: keys with values are wanted, not 1"),
-        ("ears:\n  limits: {up: a}", "x.yaml:2: ears.limits.up: a whole number is wanted, not 'a'"),
-        ("ears: 4", "x.yaml:1: ears: keys with values are wanted, not 4"),
-        ("- ears", "x.yaml: sections are wanted, not a list"),
+        ("ears:\n  count: many", "x.yaml:2: ears.count: must be a whole number, not 'many'"),
+        ("ears:\n  count: 1.5", "x.yaml:2: ears.count: must be a whole number, not 1.5"),
+        ("ears:\n  count: true", "x.yaml:2: ears.count: must be a whole number, not True"),
+        ("ears:\n  count:", "x.yaml:2: ears.count: must be a whole number, not nothing"),
+        ("ears:\n  pointed: 1", "x.yaml:2: ears.pointed: must be true or false, not 1"),
+        ("ears:\n  weight_kg: true", "x.yaml:2: ears.weight_kg: must be a number, not True"),
+        ("ears:\n  colour: red", "x.yaml:2: ears.colour: must be one of grey, white, not 'red'"),
+        ("ears:\n  names: a", "x.yaml:2: ears.names: must be a list, not 'a'"),
+        ("ears:\n  names: [a, 2]", "x.yaml:2: ears.names[1]: must be a string, not 2"),
+        ("ears:\n  limits: 1", "x.yaml:2: ears.limits: must be keys with values, not 1"),
+        ("ears:\n  limits: {up: a}", "x.yaml:2: ears.limits.up: must be a whole number, not 'a'"),
+        ("ears: 4", "x.yaml:1: ears: must be keys with values, not 4"),
+        ("- ears", "x.yaml: must be sections, not a list"),
         ("ears:\n  count: -1", "x.yaml:2: ears.count: -1 is below 0"),
         ("ears:\n  count: 1\n  count: 2", "x.yaml:3: ears.count: given twice, first in line 2"),
         ("ears: {}\nears: {}", "x.yaml:2: ears: given twice, first in line 1"),
@@ -199,10 +199,10 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 
 def test_old_names_of_settings_are_refused_with_the_new_ones() -> None:
     assert nearest("run_bytes_max", ["batch_max_bytes", "port"]) == (
-        "; it is called 'batch_max_bytes' now"
+        "; it is now called 'batch_max_bytes'"
     )
     assert nearest("broker.replicas_need", ["broker.replica_ack"]) == (
-        "; it is called 'broker.replica_ack' now"
+        "; it is now called 'broker.replica_ack'"
     )
     # A section that has no such setting suggests its own.
     assert nearest("run_bytes_max", ["count"]) == "; known are count"

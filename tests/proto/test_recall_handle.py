@@ -61,7 +61,7 @@ def test_what_is_written_is_read(topic: str, broker: str, due_ms: int, message_i
     ],
 )
 def test_what_is_no_handle_is_told_apart(handle: str, problem: str) -> None:
-    with pytest.raises(InvalidArgument, match="no recall handle") as caught:
+    with pytest.raises(InvalidArgument, match="not a recall handle") as caught:
         decode_handle(handle)
 
     assert problem in caught.value.message

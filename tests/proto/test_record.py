@@ -219,9 +219,9 @@ def test_a_bomb_is_not_decompressed_beyond_the_limit(
     tracemalloc.start()
     try:
         for limit in (1_000, 1_000_000):
-            with pytest.raises(MessageTooLarge, match=f"more than {limit}, .*body_max_bytes"):
+            with pytest.raises(MessageTooLarge, match=f"limit of {limit} .*body_max_bytes"):
                 decompress_body(bomb, sys_flag, limit)
-        with pytest.raises(MessageTooLarge, match="more than 16777216"):
+        with pytest.raises(MessageTooLarge, match="limit of 16777216"):
             decompress_body(bomb, sys_flag)
         assert tracemalloc.get_traced_memory()[1] < 50_000_000
     finally:
@@ -253,7 +253,7 @@ def test_a_zstd_frame_that_takes_much_memory_before_it_is_read_is_refused() -> N
     parameters = zstandard.ZstdCompressionParameters(window_log=27)
     compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     frame = compressor.compress(b"small") + compressor.flush()
-    with pytest.raises(CorruptRecord, match="refers back"):
+    with pytest.raises(CorruptRecord, match="its window is larger"):
         decompress_body(frame, 0x201)
 
 

@@ -128,16 +128,16 @@ def test_a_record_that_says_it_ends_behind_the_data_is_refused_by_the_sizes() ->
     found = outcome(without_properties_size, sizes, "T", 3)
 
     assert isinstance(found, tuple)
-    assert found[0].startswith("sizes: 2 records of together 110 bytes, at least 92 each")
+    assert found[0].startswith("sizes: 2 records with 110 bytes in all, at least 92 each")
 
 
-@pytest.mark.parametrize(("count", "is_few"), [(1, True), (FEW_MAX, True), (FEW_MAX + 1, False)])
-def test_up_to_the_limit_records_are_few(count: int, is_few: bool) -> None:
+@pytest.mark.parametrize(("count", "is_small"), [(1, True), (FEW_MAX, True), (FEW_MAX + 1, False)])
+def test_up_to_the_limit_records_are_few(count: int, is_small: bool) -> None:
     data, sizes = encode_run("T", 3, [(b"a", b"")] * count, born_timestamp_ms=7, born_host=HOSTS[0])
 
     run = check_run(data, sizes, "T", 3)
 
-    assert run.is_few is is_few
+    assert run.is_small is is_small
     assert len(run) == count
 
 
@@ -150,7 +150,7 @@ def test_sizes_at_the_edges_are_refused_by_name(sizes: list[int]) -> None:
     assert isinstance(found, tuple)
     message, details = found
     assert details["field"] == "sizes"  # type: ignore[index]
-    assert f"{len(sizes)} records of together {sum(sizes)} bytes" in message
+    assert f"{len(sizes)} records with {sum(sizes)} bytes in all" in message
 
 
 def test_the_usual_run_tells_its_properties_without_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def test_the_usual_run_tells_its_properties_without_arrays(monkeypatch: pytest.M
         few = check_run(data, sizes, "T", 3)
 
         assert (few.property_string(0), few.property_string(1)) == (b"K\x01v\x02", b"")
-        assert few.properties_of_few() == [{b"K": b"v"}, {}]
+        assert few.properties_if_small() == [{b"K": b"v"}, {}]
         assert not few.may_have([b"DELAY"]), "a body is no property"
         assert few.may_have([b"x", b"K"])
         assert few.sizes.tolist() == sizes

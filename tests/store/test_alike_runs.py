@@ -56,7 +56,7 @@ def by_columns(data: bytes, sizes: Sequence[int], topic: str = "T", queue: int =
         patch.setattr(runs, "FEW_MAX", 0)
         patch.setattr(runs, "_ALIKE_MAX", 0)
         run = check_run(data, sizes, topic, queue)
-        assert not run.is_usual
+        assert not run.is_standard
         return run
 
 

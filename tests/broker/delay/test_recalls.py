@@ -270,7 +270,7 @@ async def test_a_handle_of_another_broker_or_topic_or_of_none_is_refused(rig: Ri
         with pytest.raises(InvalidArgument, match="the handle is of") as caught:
             rig.recall("A", due_ms, **names)
         assert caught.value.details["field"] == "handle"
-    with pytest.raises(InvalidArgument, match="no recall handle"):
+    with pytest.raises(InvalidArgument, match="not a recall handle"):
         rig.recalls.recall(pb.RecallRequest(topic="T", handle="nonsense"), FakeCall(PEER))
     with pytest.raises(TopicNotFound):
         rig.recalls.recall(pb.RecallRequest(topic="Nowhere", handle="nonsense"), FakeCall(PEER))

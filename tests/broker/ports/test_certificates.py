@@ -188,7 +188,11 @@ def test_a_reload_of_bad_files_changes_nothing(
         ("private.pem", None, "broker.tls_key: .*private.pem cannot be read: No such file"),
         ("chain.pem", b"garbage", "cannot be used"),
         ("private.pem", b"garbage", "cannot be used"),
-        ("private.pem", development_certificate([], NOW).key, "the key is not that of the cert"),
+        (
+            "private.pem",
+            development_certificate([], NOW).key,
+            "the key does not belong to the cert",
+        ),
     ],
     ids=["no certificate", "no key", "bad certificate", "bad key", "foreign key"],
 )

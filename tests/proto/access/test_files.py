@@ -80,7 +80,7 @@ def test_secrets_are_read_from_where_they_are(
     path.chmod(0o644)
     with pytest.raises(ConfigError, match=r"users\.alice\.secret: .*0644"):
         read_secret("alice", f"file:{path}")
-    with pytest.raises(ConfigError, match="the environment has no BOB"):
+    with pytest.raises(ConfigError, match="the environment variable BOB is not set"):
         read_secret("alice", "env:BOB")
 
 
@@ -97,7 +97,7 @@ def test_own_credentials_come_whole_or_not_at_all(tmp_path: Path) -> None:
         "s3",
     )
     for partial in ({"POCKETMQ_USER": "alice"}, {"POCKETMQ_SECRET": "s"}):
-        with pytest.raises(ConfigError, match="are given together"):
+        with pytest.raises(ConfigError, match="give a user and a secret together"):
             own_credentials(partial)
 
 
@@ -109,15 +109,15 @@ DEEP = "users: " + "[" * 2_000 + "]" * 2_000
     [
         ("users:\n  alice: {secret: 2026-13-45}", "looks like a date or a number"),
         ("users:\n  alice: {secret: !!bool s3cret}", "looks like a date or a number"),
-        ("users:\n  alice: {secret: file:~nosuchuser/s}", "is no path"),
-        ('users:\n  alice: {secret: "file:a\\0b"}', "is no path"),
-        ('users:\n  alice: {secret: "a\\ud800b"}', "it is not UTF-8"),
-        ('users:\n  "a\\ud800b": {secret: s}', "a user has 1 to 255 bytes"),
+        ("users:\n  alice: {secret: file:~nosuchuser/s}", "is not a valid path"),
+        ('users:\n  alice: {secret: "file:a\\0b"}', "is not a valid path"),
+        ('users:\n  alice: {secret: "a\\ud800b"}', "is not UTF-8"),
+        ('users:\n  "a\\ud800b": {secret: s}', "it must have 1 to 255 bytes"),
         (DEEP, "too deep"),
-        ("users:\n  alice: s3cret", "users.alice: keys with values are wanted, not str"),
+        ("users:\n  alice: s3cret", "users.alice: must be keys with values, not str"),
         ("users:\n  alice: {q9z9}", "users.alice: a key is unknown; known are"),
         ("users:\n  alice:\n    secret: *s3cret", ":3: not YAML"),
-        ("s3cret", "sections are wanted, not str"),
+        ("s3cret", "must be sections, not str"),
     ],
 )
 def test_whatever_the_file_holds_the_error_is_of_the_configuration_and_tells_no_secret(

@@ -302,7 +302,7 @@ def test_denials_are_told_once_a_minute_and_bounded() -> None:
         for number in range(150):
             deny(f"topic-{number}", host)
     events = Counter(line["event"] for line in lines.lines)
-    assert events == {"denied again": 600, "denied, not told one by one": 1, "denied": 600}
+    assert events == {"denied again": 600, "denied, not logged one by one": 1, "denied": 600}
     assert lines.lines[600]["count"] == 2 * (6 * 50 + 4 * 150)
 
 

@@ -80,7 +80,7 @@ def test_a_resource_covers(text: str, covered: list[str], not_covered: list[str]
     ],
 )
 def test_what_is_no_resource_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no resource"):
+    with pytest.raises(ConfigError, match="is not a resource"):
         Resource.parse(text)
 
 

@@ -58,7 +58,7 @@ def test_a_certificate_names_a_user_and_one_only() -> None:
     assert known.certified(["b.example", "a.example"]) is known.find("alice")
     assert known.certified(["b.example"]) is None
     assert known.certified([]) is None
-    with pytest.raises(ConfigError, match=r"'a\.example' is also that of 'alice'"):
+    with pytest.raises(ConfigError, match=r"'a\.example' also belongs to 'alice'"):
         users(
             alice={"secret": "s", "certificates": ["a.example"]},
             bob={"secret": "s", "certificates": ["a.example"]},
@@ -68,28 +68,31 @@ def test_a_certificate_names_a_user_and_one_only() -> None:
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({}, r"users\.alice\.secret: a text is wanted"),
-        ({"secret": 1234}, r"users\.alice\.secret: a text is wanted"),
+        ({}, r"users\.alice\.secret: must be a text"),
+        ({"secret": 1234}, r"users\.alice\.secret: must be a text"),
         ({"secret": ""}, "1 to 1024"),
         ({"secret": "s", "typ": "Super"}, r"users\.alice\.typ: no such key; did you mean 'type'"),
-        ({"secret": "s", "type": "Root"}, "Normal or Super is wanted"),
-        ({"secret": "s", "status": "off"}, "enable or disable is wanted"),
-        ({"secret": "s", "policies": [{"actions": ["Pub"]}]}, r"policies\[0\]\.resource: a text"),
+        ({"secret": "s", "type": "Root"}, "must be Normal or Super"),
+        ({"secret": "s", "status": "off"}, "must be enable or disable"),
+        (
+            {"secret": "s", "policies": [{"actions": ["Pub"]}]},
+            r"policies\[0\]\.resource: must be a text",
+        ),
         (
             {"secret": "s", "policies": [{"resource": "Topic:a", "actions": ["Any"]}]},
-            r"policies\[0\]\.actions: 'Any' is no action",
+            r"policies\[0\]\.actions: 'Any' is not an action",
         ),
         (
             {"secret": "s", "policies": [{"resource": "Topic:a", "actions": [], "decision": "No"}]},
-            "Allow or Deny is wanted",
+            "must be Allow or Deny",
         ),
         (
             {"secret": "s", "policies": [{"resource": "*", "actions": "Pub", "sources": ["x"]}]},
-            "'x' is no address",
+            "'x' is not an IPv4 or IPv6 address",
         ),
         (
             {"secret": "s", "policies": [{"resource": "*", "actions": "Pub"}] * 1_001},
-            "1001 policies are more than 1000",
+            "1001 policies, the limit is 1000",
         ),
     ],
 )
@@ -103,7 +106,7 @@ def test_what_is_wrong_in_the_file_is_named_and_no_secret_told(
 
 @pytest.mark.parametrize("name", ["", "a/b", "a,b", "a b", "a\n", "a" * 256])
 def test_a_name_that_no_header_can_carry_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="a user has 1 to 255 bytes"):
+    with pytest.raises(ConfigError, match="it must have 1 to 255 bytes"):
         UserEntry(name, "s")
 
 

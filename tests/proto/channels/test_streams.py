@@ -240,7 +240,7 @@ async def test_who_hears_messages_as_they_come_has_all_before_the_end_is_read(
     async with dialling() as (_, channel):
         call = echo(channel)()
         heard: list[int] = []
-        call.hear(lambda reply: heard.append(reply.run_id))
+        call.deliver_to(lambda reply: heard.append(reply.run_id))
         for number in range(100):
             await call.write(RUN(run_id=number))
         await call.done_writing()
@@ -259,9 +259,9 @@ async def test_what_comes_while_nobody_hears_is_read_before_more_is_heard(
         def hear(reply: Any) -> None:
             came.append(reply.run_id)
             if reply.run_id % 10 == 9:
-                call.hear(None)
+                call.deliver_to(None)
 
-        call.hear(hear)
+        call.deliver_to(hear)
         for number in range(100):
             await call.write(RUN(run_id=number))
         await call.done_writing()
@@ -269,7 +269,7 @@ async def test_what_comes_while_nobody_hears_is_read_before_more_is_heard(
         while (reply := await call.read()) is not EOF:
             came.append(reply.run_id)
             read += 1
-            call.hear(hear)
+            call.deliver_to(hear)
 
     assert came == list(range(100))
     assert read
@@ -279,7 +279,7 @@ async def test_who_hears_messages_reads_the_error_that_ends_them(dialling: Diall
     async with dialling() as (_, channel):
         call = echo(channel)()
         heard: list[int] = []
-        call.hear(lambda reply: heard.append(reply.run_id))
+        call.deliver_to(lambda reply: heard.append(reply.run_id))
         await call.write(RUN(run_id=1))
         await call.write(RUN(topic="refuse"))
         with pytest.raises(CallFailed) as caught:
@@ -297,7 +297,7 @@ async def test_what_cannot_be_decoded_ends_a_stream_that_is_heard(dialling: Dial
     async with dialling() as (_, channel):
         method = channel.stream_stream("/test.Echo/Echo", RUN.SerializeToString, _nothing)
         call = method()
-        call.hear(lambda _: None)
+        call.deliver_to(lambda _: None)
         await call.write(RUN(run_id=1))
         with pytest.raises(CallFailed, match="cannot be decoded"):
             await call.read()

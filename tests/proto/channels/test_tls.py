@@ -127,7 +127,7 @@ async def test_a_server_without_tls_is_not_spoken_to() -> None:
 async def test_a_server_that_takes_tls_alone_says_so_to_who_speaks_plaintext() -> None:
     async with serving(OURS.certificate()) as address:
         async with Http2Channel(address) as channel:
-            with pytest.raises(HandshakeFailed, match="takes no plaintext at this port"):
+            with pytest.raises(HandshakeFailed, match="accepts no plaintext at this port"):
                 await unary(channel)(RUN(run_id=7), timeout=10)
         reader, writer = await asyncio.open_connection(*address.split(":"))
         writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")

@@ -41,7 +41,7 @@ def test_an_expression_names_its_tags_sorted_and_once(
     [
         ("||", "names no tag"),
         (" || || ", "names no tag"),
-        ("a || *", "'*' beside tags"),
+        ("a || *", "'*' next to tags"),
         ("x" * (EXPRESSION_LENGTH_MAX + 1), "32769 characters, the limit is 32768"),
         ("||".join(map(str, range(TAGS_MAX + 1))), "4097 tags, the limit is 4096"),
     ],

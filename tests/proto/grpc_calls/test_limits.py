@@ -122,7 +122,7 @@ async def test_what_is_half_sent_is_bounded_on_a_connection(methods: Methods) ->
     talk.send(streams[1], BIG_RUN[-1:], ends=True)
 
     assert [talk.status(stream_id) for stream_id in streams] == ["0", "0", RESOURCE_EXHAUSTED]
-    assert "half sent" in talk.ends[streams[2]]["grpc-message"]
+    assert "incomplete or unread" in talk.ends[streams[2]]["grpc-message"]
     assert world.served.half_sent == 0
     assert other.status(other.ask("/t.T/Ask", b"")) == "0"
 
@@ -141,7 +141,7 @@ async def test_what_is_half_sent_longest_gives_way_to_who_comes(methods: Methods
 
     assert whole == "0"
     assert [talk.status(stream_id) for talk, stream_id in streams] == [RESOURCE_EXHAUSTED, "", ""]
-    assert "send it at once" in talks[0].ends[streams[0][1]]["grpc-message"]
+    assert "send it without pauses" in talks[0].ends[streams[0][1]]["grpc-message"]
     for talk in talks:
         talk.conversation.lost()
     assert world.served.half_sent == 0

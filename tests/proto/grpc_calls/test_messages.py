@@ -44,7 +44,7 @@ def test_messages_are_the_same_however_their_body_is_cut(
 
     assert found == messages
     assert reader.held == len(rest)
-    assert reader.is_half is bool(rest)
+    assert reader.is_incomplete is bool(rest)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.binary(max_size=60)), max_size=5), st.integers(1, 30))
@@ -65,9 +65,9 @@ def test_messages_may_be_compressed_one_by_one(
 def test_a_message_with_only_its_prefix_there_is_half(cut: int) -> None:
     reader = MessageReader(LIMIT, compressed=False)
     assert list(reader.feed(with_prefix(b"abc")[:cut])) == []
-    assert reader.is_half
+    assert reader.is_incomplete
     assert list(reader.feed(with_prefix(b"abc")[cut:])) == [b"abc"]
-    assert not reader.is_half
+    assert not reader.is_incomplete
 
 
 def test_a_message_that_is_too_large_is_refused_by_its_prefix() -> None:

@@ -117,13 +117,13 @@ LONG = "an integer has more than 5 bytes"
         pytest.param(b"\x40\x01x\x7f", ENDS, id="a length without its end"),
         pytest.param(b"\x40\x01x\x7f\x01a", ENDS, id="half a long value"),
         pytest.param(b"\x40\x01x\x82\xff", ENDS, id="half a value in Huffman's code"),
-        pytest.param(b"\x40\x01x\x84" + b"\xff" * 4, "EOS in it", id="EOS in a value"),
-        pytest.param(b"\x40\x84" + b"\xff" * 4 + b"\x00", "EOS in it", id="EOS in a name"),
+        pytest.param(b"\x40\x01x\x84" + b"\xff" * 4, "contains EOS", id="EOS in a value"),
+        pytest.param(b"\x40\x84" + b"\xff" * 4 + b"\x00", "contains EOS", id="EOS in a name"),
         pytest.param(b"\x40\x01x\x82\x07\xff", "wrong padding", id="long padding"),
         pytest.param(b"\x40\x01x\x81\x00", "wrong padding", id="padding of zeros"),
-        pytest.param(POST + UPDATE_TO_ZERO, "stands behind a field", id="an update at the end"),
-        pytest.param(POST + UPDATE_TO_ZERO + POST, "stands behind a field", id="an update between"),
-        pytest.param(b"\x3f\xe2\x1f", "4097 bytes, 4096 are allowed", id="too large a table"),
+        pytest.param(POST + UPDATE_TO_ZERO, "follows a field", id="an update at the end"),
+        pytest.param(POST + UPDATE_TO_ZERO + POST, "follows a field", id="an update between"),
+        pytest.param(b"\x3f\xe2\x1f", "4097 bytes, the limit is 4096", id="too large a table"),
     ],
 )
 def test_blocks_that_break_the_rules_end_the_connection(block: bytes, reason: str) -> None:
@@ -136,18 +136,18 @@ def test_blocks_that_break_the_rules_end_the_connection(block: bytes, reason: st
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("", "no token in lower case"),
-        ("Content-type", "no token in lower case"),
-        ("x y", "no token in lower case"),
-        ("x:", "no token in lower case"),
-        ("x\0", "no token in lower case"),
-        ("x\n", "no token in lower case"),
-        ("x(", "no token in lower case"),
-        ("x\x7f", "no token in lower case"),
-        ("\xe9", "no token in lower case"),
-        (":", "no known pseudo name"),
-        (":protocol", "no known pseudo name"),
-        (":Path", "no known pseudo name"),
+        ("", "not a token in lower case"),
+        ("Content-type", "not a token in lower case"),
+        ("x y", "not a token in lower case"),
+        ("x:", "not a token in lower case"),
+        ("x\0", "not a token in lower case"),
+        ("x\n", "not a token in lower case"),
+        ("x(", "not a token in lower case"),
+        ("x\x7f", "not a token in lower case"),
+        ("\xe9", "not a token in lower case"),
+        (":", "not a known pseudo name"),
+        (":protocol", "not a known pseudo name"),
+        (":Path", "not a known pseudo name"),
     ],
 )
 def test_illegal_names_are_a_flaw_of_the_list_each_time_they_come(name: str, reason: str) -> None:
@@ -175,7 +175,7 @@ def test_illegal_values_are_a_flaw_of_the_list_each_time_they_come(value: str) -
 
     for block in (added("x", value), NEWEST + POST):
         found = decoder.decode(block)
-        assert found.flaw == "the value of x has NUL, CR or LF in it, or white space around it"
+        assert found.flaw == "the value of x contains NUL, CR or LF, or has white space around it"
         assert ("x", value) not in found.fields
     assert decoder.decode(b"\x7e\x01b") == FieldList([("x", "b")], None, False)  # the name alone
 

@@ -72,5 +72,5 @@ def test_up_to_seven_ones_fill_the_last_byte(ones: int) -> None:
     ],
 )
 def test_strings_that_do_not_end_as_they_must_are_refused(bits: str) -> None:
-    with pytest.raises(InvalidHuffman, match="EOS in it, or wrong padding"):
+    with pytest.raises(InvalidHuffman, match="contains EOS, or ends with wrong padding"):
         huffman_decoded(of_bits(bits))

@@ -109,7 +109,7 @@ def test_nobody_is_given_up_for_silence_who_was_not_asked() -> None:
     )
     held_up_until(200_000)
     assert said == ["ping"]
-    keepalive.heard(200_001)
+    keepalive.note_data(200_001)
     held_up_until(220_100)
     assert said == ["ping"]
 
@@ -129,7 +129,7 @@ async def test_a_block_that_grows_byte_by_byte_is_not_whole_any_later() -> None:
         end = await peer.ended()
         assert end is not None
         assert end.code in (Code.PROTOCOL_ERROR, Code.ENHANCE_YOUR_CALM)
-        assert b"not whole" in end.payload
+        assert b"incomplete" in end.payload
 
 
 @pytest.mark.slow
@@ -140,7 +140,7 @@ async def test_a_request_that_never_ends_costs_its_call_alone(path: str) -> None
         peer.write(frames.data(stream, message(PLAIN, length=1_000)))
         answer = await peer.answer(stream)
         assert answer.status == "4"  # DEADLINE_EXCEEDED
-        assert "request_ms" in answer.status_text or "not whole" in answer.status_text
+        assert "request_ms" in answer.status_text or "incomplete" in answer.status_text
         assert not stage.echo.calls
         answer = await peer.answer(peer.call("/test.Echo/Plain", PLAIN))
         assert answer.status == "0"

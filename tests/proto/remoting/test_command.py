@@ -89,12 +89,12 @@ def test_damage_is_an_error_of_one_kind(frame: bytes, data: Any) -> None:
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        (b"", "no length of a header"),
+        (b"", "too short for a header length"),
         (struct.pack(">i", 5) + b"{}", "does not fit"),
         (struct.pack(">i", 2 << 24), "of kind 2"),
-        (struct.pack(">i", 2) + b"[]", "no JSON object"),
+        (struct.pack(">i", 2) + b"[]", "not a JSON object"),
         (struct.pack(">i", 12) + b'{"code":2e9}', "not a number of 32 bits"),
-        (struct.pack(">i", 15) + b'{"extFields":1}', "extFields is no JSON object"),
+        (struct.pack(">i", 15) + b'{"extFields":1}', "extFields is not a JSON object"),
     ],
 )
 def test_what_is_no_command_is_told(frame: bytes, message: str) -> None:

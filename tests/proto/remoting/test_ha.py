@@ -90,7 +90,7 @@ def test_a_frame_that_cannot_be_is_refused_before_it_is_kept(size: int) -> None:
         ClassicFrames().feed(head)
     with pytest.raises(ValueError, match="haTransferBatchSize"):
         AutoSwitchFrames().feed(b"\0\0\0\2" + size.to_bytes(4, "big", signed=True))
-    with pytest.raises(ValueError, match="stands at -1"):
+    with pytest.raises(ValueError, match="has the offset -1"):
         ClassicFrames().feed(classic_frame(-1))
     with pytest.raises(ValueError, match="state 3"):
         AutoSwitchFrames().feed(b"\0\0\0\3" + bytes(4))

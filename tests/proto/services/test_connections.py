@@ -86,7 +86,9 @@ def test_a_carrier_that_does_not_count_says_what_would() -> None:
     carrier = GrpcioCarrier([])
     assert not isinstance(carrier, CountsConnections)
 
-    with pytest.raises(Unsupported, match=r"keeps no figures.*grpcio.*--grpc builtin") as raised:
+    with pytest.raises(
+        Unsupported, match=r"no metrics of connections.*grpcio.*--grpc builtin"
+    ) as raised:
         listed(carrier)
 
     assert raised.value.status == "UNIMPLEMENTED"
