@@ -502,7 +502,7 @@ class Broker:
             store.close()
             return
         store.events.restore(listeners)
-        store.rely_on(lambda done: done(None))
+        store.sync_before_log(lambda done: done(None))
 
     def _state_file(self, name: str) -> StateFile:
         return StateFile(self._disk, self._store_config.path, name)

@@ -92,7 +92,7 @@ class KeptTables:
         for table in (*own, *tables.replicated):
             tables.journal.add(table)
         found = tables.journal.open()
-        if found.number and store.ended_cleanly and not found.ended:
+        if found.number and store.last_stop_was_clean and not found.ended:
             logger.warning(
                 "tables not closed by the last clean stop, the latest changes may be missing %s",
                 Facts(path=parts.folder),

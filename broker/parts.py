@@ -122,7 +122,7 @@ class BrokerParts:
         for kept in (self.topics.kept, self.groups.kept):
             kept.start(self.saver, self.store.flusher, self.store.call_owner)
         self.offsets.start(self.saver, self.store.call_owner)
-        self.store.rely_on(self.topics.kept.when_safe)
+        self.store.sync_before_log(self.topics.kept.when_safe)
         self.producers.start(self.saver)
         self.transactions.start()
         self.atomic_commits.start()

@@ -1,4 +1,4 @@
-"""One directory of files becomes a message store: synchronous, no asyncio, no network."""
+"""The message store: one directory of files. Synchronous; no asyncio, no network."""
 
 from ..proto.run import Run
 from .config import StoreConfig, apply_apache_settings

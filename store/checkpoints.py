@@ -1,4 +1,4 @@
-"""The checkpoints of a store and of its timers: how far each part is surely on disk.
+"""The checkpoints of a store and of its timers: how far each part is certainly on disk.
 
 Both files have 4096 bytes: big-endian 64-bit integers, the rest zeros. The store writes them in place: the 48 or 56
 bytes are in one sector, which a crash leaves old or new. A missing or short file counts as zeros. Source:
@@ -8,11 +8,11 @@ checkpoint:
 
     0   physicMsgTimestamp     store time of the last record known flushed in the commit log
     8   logicsMsgTimestamp     store time of the last record whose queue entry was flushed thoroughly
+    0   physicMsgTimestamp     store time of the last record known to be flushed in the commit log
+    8   logicsMsgTimestamp     store time of the last record whose queue entry was flushed
     16  indexMsgTimestamp      end time of the last full index file that was flushed
     24  masterFlushedOffset    replication
-    32  confirmPhyOffset       start of the last sound record at recovery
-    40  logicsPhysicalOffset   log offset (start) of the last record whose queue entry was flushed thoroughly
-
+    32  confirmPhyOffset       start of the last valid record at recovery
 In older stores, the later fields are zeros.
 
 config/timercheck:
@@ -67,23 +67,23 @@ class Checkpoint:
 
     @classmethod
     def parse(cls, data: bytes) -> Checkpoint:
-        """Return what DATA says; what is missing at its end is zeros."""
+        """Return the checkpoint in DATA. Missing bytes at its end are zeros."""
         return cls(*_STORE.read(data.ljust(_STORE.size, b"\0")))
 
     def note_log(self, time_ms: int) -> None:
-        """The log is on the device up to a record that was stored at TIME_MS."""
+        """The log is flushed up to a record that was stored at TIME_MS."""
         self.log_time_ms = time_ms
 
     def note_queues(self, log_offset: int, time_ms: int) -> None:
-        """The queues are on the device up to the record at LOG_OFFSET, which was stored at TIME_MS."""
+        """The queues are flushed up to the record at LOG_OFFSET, which was stored at TIME_MS."""
         self.queues_log_offset, self.queues_time_ms = log_offset, time_ms
 
     def note_index(self, time_ms: int) -> None:
-        """A full index file is on the device that ends at TIME_MS."""
+        """A full index file that ends at TIME_MS is flushed."""
         self.index_time_ms = time_ms
 
     def confirm(self, log_offset: int) -> None:
-        """The last sound record begins at LOG_OFFSET."""
+        """The last valid record begins at LOG_OFFSET."""
         self.confirm_offset = log_offset
 
     def pack(self) -> bytes:
@@ -110,7 +110,7 @@ class TimerCheckpoint:
 
     @classmethod
     def parse(cls, data: bytes) -> TimerCheckpoint:
-        """Return what DATA says; what is missing at its end is zeros."""
+        """Return the checkpoint in DATA. Missing bytes at its end are zeros."""
         read_ms, flushed, offset, master, state, stamp, counter = _TIMERS.read(
             data.ljust(_TIMERS.size, b"\0")
         )
@@ -131,13 +131,13 @@ class TimerCheckpoint:
 
     @property
     def is_empty(self) -> bool:
-        """Does it say nothing at all?"""
+        """Are all its fields zero?"""
         return not (self.last_read_ms or self.log_flushed or self.queue_offset)
 
     def advanced(
         self, last_read_ms: int, log_flushed: int, queue_offset: int, now_ms: int
     ) -> TimerCheckpoint:
-        """Return the checkpoint after the service came so far, as Java's master writes it."""
+        """Return the checkpoint with the given progress, as RocketMQ's master writes it."""
         moved = (last_read_ms, queue_offset) != (self.last_read_ms, self.master_queue_offset)
         version = self.version.next(now_ms) if moved else self.version
         return replace(
@@ -151,12 +151,12 @@ class TimerCheckpoint:
 
 
 def read_checkpoint(disk: Disk, path: str) -> Checkpoint:
-    """Return what the file PATH says; all zeros if it is missing."""
+    """Return the checkpoint in the file PATH; all zeros if it is missing."""
     return Checkpoint.parse(_begin(disk, path))
 
 
 def read_timer_checkpoint(disk: Disk, path: str) -> TimerCheckpoint:
-    """Return what the file PATH says; all zeros if it is missing."""
+    """Return the checkpoint in the file PATH; all zeros if it is missing."""
     return TimerCheckpoint.parse(_begin(disk, path))
 
 
@@ -173,7 +173,7 @@ class CheckpointFile:
         self._written = self.values.pack()
 
     def write(self) -> bool:
-        """Write the values to the file, without a sync; return False if they already stand there."""
+        """Write the values to the file, without a sync; return False if the file already has them."""
         packed = self.values.pack()
         if packed == self._written:
             return False
@@ -182,7 +182,7 @@ class CheckpointFile:
         return True
 
     def sync(self) -> None:
-        """Bring the file to the device; any thread may call it."""
+        """Sync the file. Thread-safe."""
         self.mapping.sync()
 
     def close(self) -> None:
@@ -190,7 +190,7 @@ class CheckpointFile:
 
 
 class TimerCheckpointFile:
-    """The timers' file PATH, made at its first write. `write` may be called in the flushing thread: one at a time."""
+    """The timers' file PATH, created at its first write. The flushing thread may call `write`: one call at a time."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -199,7 +199,7 @@ class TimerCheckpointFile:
         self.written = read_timer_checkpoint(disk, path)
 
     def open(self) -> None:
-        """Make the file with its folder, on the device, if it is missing."""
+        """Create a missing file with its folder, and sync it."""
         if self._mapping is None:
             folder = os.path.dirname(self._path)
             self._disk.make_folders(folder)
@@ -208,7 +208,7 @@ class TimerCheckpointFile:
             self._disk.sync_folder(folder)
 
     def write(self, values: TimerCheckpoint) -> None:
-        """Bring VALUES to the device; StoreFull or DiskFailure if that failed."""
+        """Write VALUES and sync them. Raises StoreFull or DiskFailure."""
         assert self._mapping is not None, "opened before"
         self._mapping.write(0, values.pack())
         self._mapping.sync()

@@ -1,9 +1,9 @@
-"""The commit log: every record of every topic, end to end, in one row of equal files.
+"""The commit log: all records of all topics, one after the other, in a sequence of files of equal size.
 
 A record never spans files and never touches the last 8 bytes of one. A record of L bytes is written only if L + 8 ≤
-what is left of the file. Otherwise a *blank* closes the file (i32 bytes left, i32 blank magic; the bytes after it mean
-nothing), the file counts as full, and the record begins the next one. Offsets continue through all files. A blank may
-also close a file that has space left: readers do not ask how much it leaves out, and what it leaves out is a hole.
+the rest of the file. Otherwise a *blank* closes the file (i32 bytes left, i32 blank magic; later bytes mean nothing),
+the file counts as full, and the record begins the next one. Offsets continue through all files. A blank may also close
+a file that has space left: readers ignore how much it leaves out, and the bytes that it leaves out are a hole.
 
 Not thread-safe: the store calls it. `take_dirty` returns what a flushing thread must sync.
 """
@@ -19,14 +19,14 @@ from .disk import Buffer, Disk
 from .files import MappedFile, MappedFiles, Syncable
 from .format.log import BLANK_SIZE, HEAD_BYTES, blank, record_head
 
-#: What is read of a record whose size is not known: all of most.
+#: Bytes read of a record of unknown size: most records are smaller.
 _READ_FIRST: Final = 2048
 
 
 class CommitLog:
-    """The row of log files, and appending to it. Fields:
+    """The sequence of log files, and appending to it. Fields:
 
-    files: the mapped files;  flushed_offset: everything before it is on the device (as far as this process knows).
+    files: the mapped files;  flushed_offset: everything before it is on disk (as far as this process knows).
     """
 
     def __init__(self, files: MappedFiles) -> None:
@@ -40,12 +40,12 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        """Return the offset of the first byte that is still there."""
+        """Return the offset of the first byte that was not deleted."""
         return self.files.min_offset
 
     @property
     def max_offset(self) -> int:
-        """Return where the next record goes, unless a blank has to come first."""
+        """Return the offset of the next record, unless a blank precedes it."""
         return self.files.max_offset
 
     @property
@@ -54,13 +54,13 @@ class CommitLog:
         return self.files.file_size - BLANK_SIZE
 
     def place(self, size: int) -> int:
-        """Return the offset at which a record, or a run that must stay whole, of SIZE bytes will go.
+        """Return the offset for a record, or for a run that must stay in one file, of SIZE bytes.
 
         Closes the current file with a blank if the record does not fit it. MessageTooLarge if it fits no file.
         """
         if size > self.record_size_max:
             raise MessageTooLarge(
-                f"{size:,} bytes must lie in one log file, which takes {self.record_size_max:,}:"
+                f"{size:,} bytes do not fit one log file, the limit is {self.record_size_max:,}:"
                 " send smaller messages or batches, or use larger log files",
                 limit=self.record_size_max,
                 value=size,
@@ -76,7 +76,7 @@ class CommitLog:
         return 0 if file is None else file.room - BLANK_SIZE
 
     def append(self, data: Buffer) -> int:
-        """Append DATA, whole records that `place` found room for; return the offset of the first byte."""
+        """Append DATA, complete records for which `place` found space; return the offset of the first byte."""
         return self._current().append(data)
 
     def _current(self) -> MappedFile:
@@ -84,9 +84,9 @@ class CommitLog:
         return last if last is not None and last.room > 0 else self.files.roll()
 
     def roll(self) -> None:
-        """Close the current file, which holds something, with a blank, though it has room; the next is empty.
+        """Close the current file, which must not be empty, with a blank, although it has space. The next file is empty.
 
-        It is made first: where there is no room for it (StoreFull), or for the blank, the current file goes on.
+        The next file is created first: without space for it (StoreFull), or for the blank, the current file stays open.
         """
         file = self.files.last
         assert file is not None, "there is nothing to close"
@@ -99,13 +99,13 @@ class CommitLog:
         return self.files.roll()
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """Return SIZE bytes at OFFSET; None unless the log holds all of them in one file."""
+        """Return SIZE bytes at OFFSET; None unless all of them are in one file of the log."""
         return self.files.read(offset, size)
 
     def record(self, offset: int, most: int | None = None) -> bytes | None:
-        """Return the record that begins at OFFSET, and says so; None if none can begin there.
+        """Return the record that begins at OFFSET, according to its size; None if none can begin there.
 
-        With MOST only as many of its first bytes are sure to be returned, or all. Raises what `read` raises.
+        With MOST, at least that many of its first bytes are returned, or all. Raises the errors of `read`.
         """
         file = self.files.file_at(offset)
         at = 0 if file is None else offset - file.start
@@ -121,16 +121,16 @@ class CommitLog:
         return record[:size]
 
     def record_size(self, offset: int) -> int | None:
-        """Return the total size of the record that begins at OFFSET, and says so; None if none can begin there."""
+        """Return the size in the record that begins at OFFSET; None if none can begin there."""
         head = self.record(offset, HEAD_BYTES)
         return None if head is None else int.from_bytes(head[:4])
 
     def truncate(self, end: int, *, zero: bool = True) -> None:
-        """Make END the end of the log: everything behind it goes, and with ZERO reads as zeros."""
+        """Make END the end of the log: everything after it is deleted, and with ZERO reads as zeros."""
         self.files.truncate(end, zero=zero)
 
     def take_dirty(self) -> list[Syncable]:
-        """Return what must be synced to have everything up to `max_offset` on the device."""
+        """Return what must be synced so that everything up to `max_offset` is on disk."""
         return self.files.take_dirty()
 
     def close(self) -> None:
@@ -138,6 +138,6 @@ class CommitLog:
 
 
 def store_time_ms(log: CommitLog, log_offset: int) -> int | None:
-    """Return the store time of the record at LOG_OFFSET; None if none is there."""
+    """Return the store time of the record at LOG_OFFSET; None if there is none."""
     head = log.record(log_offset, LEAST_SIZE)
     return None if head is None else head_store_time_ms(head)

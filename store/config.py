@@ -1,4 +1,4 @@
-"""Settings of a store, with Apache RocketMQ 5.5.0's defaults, and Apache's names for them.
+"""Settings of a store, with Apache RocketMQ 5.5.0's defaults, and their names in RocketMQ.
 
 The sizes are properties of the files on disk: open a store with the sizes that it was written with.
 """
@@ -14,16 +14,16 @@ from ..proto.topics import MESSAGE_SIZE_MAX
 from .format.index import index_file_size
 from .format.queues import BATCH_ENTRY, ENTRY
 
-#: Apache's: seven days of seconds, but for the sixty slots that stay blank.
+#: RocketMQ's limit: the seconds of seven days, except sixty slots that stay blank.
 TIMER_ROLL_SLOTS_MAX: Final = 7 * 86_400 - 60
 DELAY_LEVELS_MAX: Final = 64
-#: A timer log holds delays as Java's int, and a blank of the log what is left of its file.
+#: A timer log has delays as 32-bit integers, and a blank of the log has the rest of its file.
 INT_MAX: Final = (1 << 31) - 1
 _DELAY_MAX_MS: Final = 31 * 86_400_000
 _DELAY_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TIMER_PRECISION_MAX_MS: Final = 10_000
 _LOG_ROLL_LEAST_MS: Final = 60_000
-#: So many files at most that age alone closes within the retention: each takes a name and address space.
+#: The maximum number of files that are closed by age within the retention: each takes a name and address space.
 _LOG_ROLLS_MAX: Final = 1_000
 
 _MIB = 1024 * 1024
@@ -32,9 +32,9 @@ _HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreConfig:
-    """Where a store is, how long its files are, how soon it is flushed, and how long it keeps messages."""
+    """The settings of a store: folders, file sizes, flushing, and retention."""
 
-    #: What `pocketmq config set` and SIGHUP change: whoever uses one of these reads it here each time.
+    #: What `pocketmq config set` and SIGHUP change: code that uses one of these reads it here each time.
     LIVE: ClassVar[frozenset[str]] = frozenset(
         {
             "lookup_results_max",
@@ -67,50 +67,50 @@ class StoreConfig:
     index_slots: int = 5_000_000
     index_entries: int = 20_000_000
 
-    #: Bytes of the largest body that is accepted, as it is sent.
+    #: Bytes of the largest body that is accepted, compressed if the client compresses it.
     message_size_max_bytes: int = MESSAGE_SIZE_MAX
-    #: Most results of one key query.
+    #: Maximum number of results of one key query.
     lookup_results_max: int = 64
     #: Are messages indexed by key?
     index: bool = True
 
-    #: "async": acknowledged in memory, on the device within the interval. "sync": acknowledged on the device.
+    #: "async": acknowledged in memory, flushed to disk within the interval. "sync": acknowledged when on disk.
     flush: Literal["async", "sync"] = "async"
     flush_interval_ms: int = 500
     flush_queues_interval_ms: int = 1_000
     flush_queues_thorough_interval_ms: int = 60_000
     flush_checkpoint_interval_ms: int = 1_000
-    #: How long a synchronous send waits for the device.
+    #: How long a synchronous send waits for the flush.
     flush_timeout_ms: int = 5_000
 
     retention_ms: int = 72 * _HOUR_MS
-    #: A log file whose first record is so old is closed, though it has room; 0: files are closed by size alone.
+    #: A log file whose first record is this old is closed, although it has space; 0: files are closed by size alone.
     log_roll_ms: int = 0
     #: Local hour in which expired files are deleted.
     delete_hour: int = 4
     clean_interval_ms: int = 10_000
-    #: Most log files deleted in one round.
+    #: Maximum number of log files deleted in one round.
     clean_files_max: int = 10
-    #: Above this, expired files are deleted at any hour.
+    #: Above this disk usage, expired files are deleted at any hour.
     disk_expire_percent: int = 75
-    #: Above this, the oldest files are deleted whatever their age.
+    #: Above this disk usage, the oldest files are deleted whatever their age.
     disk_force_percent: int = 85
-    #: Above this, writes are refused as well.
+    #: Above this disk usage, writes are refused as well.
     disk_refuse_percent: int = 90
 
-    #: Delays of the levels 1, 2, …: whole numbers with s, m, h or d, with a space between two.
+    #: Delays of the levels 1, 2, …: whole numbers with s, m, h or d, with one space between them.
     delay_levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-    #: Messages for any time are kept in slots of so many milliseconds.
+    #: Scheduled messages are kept in slots of this length.
     timer_precision_ms: int = 1_000
-    #: A message that is due after more slots than this is looked at again on the way.
+    #: A message that is due after more slots than this is scheduled again on the way.
     timer_roll_window_slots: int = 172_800
 
-    #: How fast the log is read in the background and compared with CRCs and queues, each file once a day; 0: never.
+    #: How fast the log is read in the background and compared with CRCs and queues, each file once per day; 0: never.
     scrub_bytes_per_s: int = _MIB
-    #: How many log files from the end Apache's recovery looks at.
+    #: How many files from the end of the log RocketMQ's recovery checks.
     recover_files_max: int = 10
     check_crc_on_recover: bool = True
-    #: Apache's messageIndexSafe: its recovery starts early enough to index everything again.
+    #: RocketMQ's messageIndexSafe: its recovery starts early enough to index everything again.
     index_safe: bool = False
 
     def __post_init__(self) -> None:
@@ -184,12 +184,12 @@ class StoreConfig:
 
     @property
     def state_folder(self) -> str:
-        """Where Apache's JSON files are (topics.json, consumerOffset.json, …)."""
+        """The folder of RocketMQ's JSON files (topics.json, consumerOffset.json, …)."""
         return f"{self.path}/config"
 
     @property
     def own_folder(self) -> str:
-        """Where everything is that Apache does not know; losing it loses no message and no offset."""
+        """The folder of files that RocketMQ does not have. Losing it loses no message and no offset."""
         return f"{self.path}/pocketmq"
 
     @property
@@ -241,12 +241,12 @@ def _check_log_roll(config: StoreConfig) -> None:
 def parse_delay_levels(text: str) -> tuple[int, ...]:
     """Return the delays in TEXT ("1s 5s 2h") in milliseconds; ConfigError for anything else.
 
-    1 to DELAY_LEVELS_MAX levels, each from a second to 31 days.
+    1 to DELAY_LEVELS_MAX levels, each from one second to 31 days.
     """
     words = text.split(" ")
     if len(words) > DELAY_LEVELS_MAX:
         raise ConfigError(
-            f"store.delay_levels has {len(words)} levels: at most {DELAY_LEVELS_MAX}",
+            f"store.delay_levels has {len(words)} levels, the limit is {DELAY_LEVELS_MAX}",
             field="delay_levels",
             value=text,
         )
@@ -259,15 +259,15 @@ def _delay_ms(word: str, text: str) -> int:
     delay_ms = int(number) * _DELAY_UNITS_MS[unit] if known else 0
     if not 0 < delay_ms <= _DELAY_MAX_MS:
         raise ConfigError(
-            f"store.delay_levels holds {word!r}: give delays like 1s 5m 2h 1d, up to 31 days, with one space"
-            " between two",
+            f"store.delay_levels contains {word!r}: write delays like 1s 5m 2h 1d, up to 31 days, with one space"
+            " between them",
             field="delay_levels",
             value=text,
         )
     return delay_ms
 
 
-#: Apache's name of a setting → ours. Hours and ratios are converted by `apply_apache_settings`.
+#: RocketMQ's name of a setting → PocketMQ's. `apply_apache_settings` converts hours and ratios.
 APACHE_NAMES: Final[Mapping[str, str]] = {
     "storePathRootDir": "path",
     "storePathCommitLog": "log_path",
@@ -299,14 +299,14 @@ APACHE_NAMES: Final[Mapping[str, str]] = {
     "commitLogRecoverMaxNum": "recover_files_max",
     "checkCRCOnRecover": "check_crc_on_recover",
 }
-#: Settings that change what a Java broker does with a store, and nothing that PocketMQ does.
+#: Settings that change how a RocketMQ broker treats a store, without effect in PocketMQ.
 APACHE_ONLY: Final = frozenset({"checkCommitLogOffsetOnRecover"})
 
 _FLUSH_TYPES: Final = {"ASYNC_FLUSH": "async", "SYNC_FLUSH": "sync"}
 
 
 def apply_apache_settings(config: StoreConfig, settings: Mapping[str, str]) -> StoreConfig:
-    """Return CONFIG changed by Apache-style SETTINGS (`maxIndexNum=2000`); an unknown name is a ConfigError."""
+    """Return CONFIG changed by RocketMQ's SETTINGS (`maxIndexNum=2000`); an unknown name is a ConfigError."""
     changes: dict[str, object] = {}
     for name, text in settings.items():
         if name in APACHE_ONLY:
@@ -335,7 +335,7 @@ def _parsed(name: str, ours: str, text: str) -> object:
     except ValueError as error:
         raise ConfigError(f"{name}={text}: not a whole number", field=name, value=text) from error
     if ours == "message_size_max_bytes":
-        # A Java broker may accept more. PocketMQ reads its records all the same.
+        # A RocketMQ broker may accept larger messages. PocketMQ reads its records all the same.
         return min(value, MESSAGE_SIZE_MAX)
     return value * _HOUR_MS if ours == "retention_ms" else value
 

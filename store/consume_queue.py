@@ -1,8 +1,8 @@
 """Consume queues: for each message of one topic and queue, in order, where its record is in the log.
 
-Both kinds are rows of mapped files full of equal entries (format/queues.py). A plain queue has one entry per
+Both kinds are sequences of mapped files with entries of equal size (format/queues.py). A plain queue has one entry per
 message; its files have 300,000 of them by default. If its first message is not number 0 (older ones were deleted),
-pre-blank entries come first. A batch queue has one entry per *inner batch*, a record that contains many messages; these
+pre-blank entries precede it. A batch queue has one entry per *inner batch*, a record that contains many messages. These
 queues are read, recovered, and rebuilt from the log, but PocketMQ writes no new batches.
 
 Not thread-safe: the store calls it.
@@ -29,18 +29,18 @@ from .format.queues import ADDRESS_MAX, BATCH_ENTRY, ENTRY, NOT_COMPACTED, PRE_B
 from .format.rows import RowFormat, Rows
 from .queue_extension import QueueExtension
 
-#: So many messages may be missing in front of a single one; a larger gap needs two in a row that agree on it.
+#: The maximum gap before a single message. A larger gap needs two consecutive messages that agree on it.
 LONE_GAP_MAX: Final = 1000
-#: So many messages in a row, newer than all others, show that a queue began anew under lower numbers.
+#: This many consecutive messages, newer than all others, show that a queue started again with lower numbers.
 RESTART_LEAST: Final = 3
 
 
-#: A number a message.
+#: One number per message.
 Column: TypeAlias = Longs | Sequence[int]
 
 
 class Sum(NamedTuple):
-    """The CRC of the first SIZE bytes of the file that begins at START of its row."""
+    """The CRC of the first SIZE bytes of the file at START of its sequence."""
 
     start: int
     size: int
@@ -48,14 +48,13 @@ class Sum(NamedTuple):
 
 
 class EntryRow:
-    """A row of mapped FILES full of equal entries: entry i stands at byte i × its size.
+    """A sequence of mapped FILES full of entries of equal size: entry i is at byte i × its size.
 
-    Every entry type has the fields `log_offset` and `size` first; log offsets never fall from entry to entry.
-
-    max_log_end: where the record of the newest entry ends in the log, −1 if there is no entry. Up to `recover` it is
-    not known, and every file counts as full.
-    sums: CRCs of what the files began with when they were last summed up; entries are only ever added behind that, and
-    a file of which anything else is changed has none.
+    The first fields of each entry type are `log_offset` and `size`. Log offsets never decrease from entry to entry.
+    max_log_end: the end of the newest entry's record in the log, −1 if there is no entry. Until `recover` it is
+    unknown, and each file counts as full.
+    sums: CRCs of the entries that were in the files at the last `update_sums`. Entries are only ever added after these;
+    a file with any other change has no sum.
     """
 
     __slots__ = ("entry_size", "files", "format", "max_log_end", "sums")
@@ -69,15 +68,13 @@ class EntryRow:
 
     @property
     def first(self) -> int:
-        """Number of the first entry that the files have a place for."""
+        """Number of the first entry for which the files have space."""
         return self.files.min_offset // self.entry_size
 
     @property
     def end(self) -> int:
         """Number of the next entry; 0 for an empty row."""
         return self.files.max_offset // self.entry_size
-
-    # --- reading -------------------------------------------------------------------------------------------------
 
     def all_of(self, file: MappedFile) -> Rows:
         """Return the entries in FILE up to its position, without a copy."""
@@ -92,7 +89,7 @@ class EntryRow:
         return self.format.columns(file.read(at, count * self.entry_size), count)
 
     def log_offset(self, number: int) -> int | None:
-        """Return the log offset of entry NUMBER; None if it is not there."""
+        """Return the log offset of entry NUMBER; None if it does not exist."""
         entries = self.read(number, 1)
         return int(entries["log_offset"][0]) if len(entries) else None
 
@@ -104,7 +101,7 @@ class EntryRow:
         return min(self.end, next((start for start in starts if start > number), self.end))
 
     def holes(self) -> list[tuple[int, int]]:
-        """Return the ranges of entries whose files are missing between others."""
+        """Return the ranges of entries whose files are missing between other files."""
         files = self.files.files
         return [
             (before.end // self.entry_size, after.start // self.entry_size)
@@ -113,14 +110,14 @@ class EntryRow:
         ]
 
     def first_from(self, log_offset: int) -> int:
-        """Return the number of the first entry, no pre-blank one, at LOG_OFFSET or behind it; `end` if none is."""
+        """Return the number of the first entry (not pre-blank) at LOG_OFFSET or after it; `end` if there is none."""
         for file in self.files.files:
             entries = self.all_of(file)
             if not _reaches(entries, log_offset):
                 continue
             offsets, sizes = entries["log_offset"], entries["size"]
-            # Not by halving: one damaged entry must not hide those around it.
-            # Negative ones are damage: what cannot be told counts as there.
+            # No binary search: one damaged entry must not hide those around it.
+            # Negative offsets are damage. They count as found, because the right value is unknown.
             found = int(((offsets >= log_offset) | (offsets < 0)).argmax())
             while found < len(entries) and int(sizes[found]) == PRE_BLANK_SIZE:
                 found = _blanks_end(sizes)
@@ -128,12 +125,10 @@ class EntryRow:
                 return file.start // self.entry_size + found
         return self.end
 
-    # --- writing -------------------------------------------------------------------------------------------------
-
     def add(self, entries: Rows) -> None:
-        """Write ENTRIES behind the last one, over as many files as it takes.
+        """Append ENTRIES, to as many files as needed.
 
-        Raises StoreFull or DiskFailure: then none of them is there.
+        Raises StoreFull or DiskFailure: then none of them is added.
         """
         end = self.files.max_offset
         try:
@@ -145,16 +140,16 @@ class EntryRow:
         self.max_log_end = int(entries["log_offset"][-1]) + int(entries["size"][-1])
 
     def replace(self, number: int, entry: Rows) -> None:
-        """Write the one ENTRY over NUMBER, which is there. Raises StoreFull or DiskFailure."""
+        """Write ENTRY over entry NUMBER, which must exist. Raises StoreFull or DiskFailure."""
         file = self.files.file_at(number * self.entry_size)
         assert file is not None, "the entry is there"
         self.sums = tuple(one for one in self.sums if one.start != file.start)
         file.put(number * self.entry_size - file.start, entry.tobytes())
 
     def begin_at(self, number: int) -> None:
-        """Make an empty row begin with entry NUMBER: the places before it in its file become pre-blank.
+        """Start an empty sequence with entry NUMBER: the entries before it in its file become pre-blank.
 
-        Raises StoreFull or DiskFailure: then the row is still empty.
+        Raises StoreFull or DiskFailure: then the sequence is still empty.
         """
         file = self.files.start_at(number * self.entry_size)
         blanks = self.format.zeros(file.position // self.entry_size)
@@ -165,16 +160,14 @@ class EntryRow:
             self.files.delete_all()
             raise
 
-    # --- after a stop --------------------------------------------------------------------------------------------
-
     def recover(self, last_files: int | None = 3, sums: Iterable[Sum] = ()) -> bool:
-        """Find the end: the first entry, of the last LAST_FILES files (None: of all), that cannot follow the others.
+        """Find the end: the first entry, in the last LAST_FILES files (None: in all), that cannot follow the others.
 
-        That is one that is not valid, or whose log offset is lower than one before it. Everything from it on goes:
-        later files are deleted, the rest of its file becomes zero.
+        It is invalid, or its log offset is lower than one before it. It and everything after it is deleted: later files
+        are removed, and the rest of its file becomes zero.
 
-        Return whether the files that were read begin as SUMS say; then these are the row's from now on. Each file is
-        read once, and written to only where something has to go: a store may have 100,000.
+        Return whether the files that were read begin with the entries of SUMS, which then become `sums`. Each file is
+        read once, and written to only if something must be deleted: a store may have 100,000.
         """
         files = self.files.files
         begin = 0 if last_files is None else max(0, len(files) - last_files)
@@ -186,7 +179,7 @@ class EntryRow:
             own = known.get(file.start, Sum(file.start, 0, 0))
             is_same = own.size <= len(data) and zlib.crc32(data[: own.size]) == own.crc
             if own.size and is_same and _is_zero(data, own.size):
-                used = own.size  # Its entries were good then.
+                used = own.size  # Its entries were valid at that time.
             else:
                 good = self._leading_good(self.format.columns(data), newest)
                 used = good * self.entry_size
@@ -204,9 +197,9 @@ class EntryRow:
         return as_summed
 
     def _stored(self, file: MappedFile) -> bytes:
-        """Return the entries of FILE up to where it is one hole to its end: a hole's pages are not worth reading.
+        """Return the entries of FILE up to the hole at its end, which need not be read.
 
-        They are read, not mapped: a store may have 100,000 files whose end has to be found.
+        They are read, not mapped: recovery reads the files of up to 100,000 queues.
         """
         count = min(-(-file.data_end() // self.entry_size), file.position // self.entry_size)
         return file.mapping.read(0, count * self.entry_size)
@@ -220,8 +213,8 @@ class EntryRow:
             good[1:] &= offsets[1:] >= offsets[:-1]
         return leading(good)
 
-    def sum_up(self) -> None:
-        """Bring `sums` up to date; only what was added since is read. A file that was cut gets none."""
+    def update_sums(self) -> None:
+        """Update `sums`; only new entries are read. A file that was cut gets none."""
         known = {one.start: one for one in self.sums}
         extended = (
             _extended(file, known.get(file.start, Sum(file.start, 0, 0)))
@@ -230,20 +223,20 @@ class EntryRow:
         self.sums = tuple(one for one in extended if one.size)
 
     def _forget_sums(self) -> None:
-        """Forget the sums of what is no longer there."""
+        """Forget the sums of entries that were deleted."""
         ends = {file.start: file.position for file in self.files.files}
         self.sums = tuple(one for one in self.sums if one.size <= ends.get(one.start, 0))
 
     def valid(self, entries: Rows) -> NDArray[np.bool_]:
-        """Tell for each entry whether its fields, but for the log offset, can be."""
+        """Return for each entry whether its fields, except the log offset, are possible."""
         sound: NDArray[np.bool_] = entries["size"] > 0
         return sound
 
     def truncate(self, log_end: int) -> int:
-        """Take out the newest entries that point to LOG_END or behind it; return how many.
+        """Delete the newest entries that point to LOG_END or after it; return how many.
 
-        The row keeps its place: if nothing is left, the next entry still gets a number that no entry had before the
-        first file's. (Apache deletes the files, and the queue begins at 0 again.)
+        The position stays: if no entry is left, the next one still gets a number that was not used before. (RocketMQ
+        deletes the files, and the queue starts again at 0.)
         """
         before = self.end
         if 0 <= self.max_log_end <= log_end:
@@ -261,7 +254,7 @@ class EntryRow:
         return before - self.end
 
     def cut_to(self, end: int) -> None:
-        """Take out the entries from number END on; the row keeps its place."""
+        """Delete the entries from number END on; the position stays."""
         self.files.truncate(end * self.entry_size)
         self._forget_sums()
         self._find_max_log_end()
@@ -296,13 +289,13 @@ class EntryRow:
 
 
 def _reaches(entries: Rows, log_offset: int) -> bool:
-    """Does one of ENTRIES point to LOG_OFFSET or behind it? The last does, unless it is damaged."""
+    """Does one of ENTRIES point to LOG_OFFSET or after it? The last one does, unless it is damaged."""
     offsets = entries["log_offset"]
     return bool(len(offsets) and (offsets[-1] >= log_offset or (offsets >= log_offset).any()))
 
 
 def _extended(file: MappedFile, known: Sum) -> Sum:
-    """Return the sum of all that FILE holds, of no byte if it was cut; KNOWN is that of its beginning."""
+    """Return the sum of all entries in FILE, of size 0 if it was cut. KNOWN is the sum of the first ones."""
     if known.size == file.position:
         return known
     added = file.mapping.read(known.size, file.position - known.size)
@@ -312,7 +305,7 @@ def _extended(file: MappedFile, known: Sum) -> Sum:
 
 
 def _is_zero(data: bytes, at: int) -> bool:
-    """Is DATA nothing but zeros from AT on?"""
+    """Are there only zeros in DATA from AT on?"""
     return data[at:] == bytes(len(data) - at)
 
 
@@ -323,7 +316,7 @@ def _blanks_end(sizes: NDArray[Any]) -> int:
 
 @dataclass(slots=True)
 class Placed:
-    """What became of records that were put: entered, already known, or without a place; and entries that FILL gaps."""
+    """The results of `put`: messages entered, known before, or misplaced; and entries FILLED into gaps."""
 
     added: int = 0
     known: int = 0
@@ -332,7 +325,7 @@ class Placed:
     restarts: int = 0
 
     def add(self, other: Placed) -> None:
-        """Count OTHER in."""
+        """Add the counts of OTHER."""
         self.added += other.added
         self.known += other.known
         self.misplaced += other.misplaced
@@ -343,7 +336,7 @@ class Placed:
 class ConsumeQueue(EntryRow):
     """Queue QUEUE of TOPIC.
 
-    min_offset, max_offset: queue offsets of the oldest message that can be read, and of the next one to come.
+    min_offset, max_offset: queue offsets of the oldest message that can be read, and of the next message.
     """
 
     __slots__ = ("_extension", "_log_begin", "_min_offset", "is_followed", "queue", "topic")
@@ -355,15 +348,15 @@ class ConsumeQueue(EntryRow):
         self.topic = topic
         self.queue = queue
         self._min_offset = self.first
-        #: Is the log a master's, which may have deleted the topic and made it again, or may be one?
+        #: Does the log belong to a replica set? Then its master may have deleted the topic and created it again.
         self.is_followed = False
-        #: Where the log begins, if the min offset was not looked for since it does.
+        #: The start of the log, if `min_offset` was not updated since it moved there; else None.
         self._log_begin: int | None = None
         self._extension: QueueExtension | None = None
 
     @classmethod
     def load(cls, disk: Disk, folder: str, file_size: int, topic: str, queue: int) -> ConsumeQueue:
-        """Open the queue in FOLDER/TOPIC/QUEUE (none there: an empty one). Its end is not known until `recover`."""
+        """Open the queue in FOLDER/TOPIC/QUEUE, an empty one if it is missing. Its end is unknown until `recover`."""
         path = os.path.join(folder, topic, str(queue))
         return cls(MappedFiles.load(disk, path, file_size, what="consume queue"), topic, queue)
 
@@ -379,10 +372,8 @@ class ConsumeQueue(EntryRow):
     def max_offset(self) -> int:
         return self.end
 
-    # --- writing -------------------------------------------------------------------------------------------------
-
     def append(self, first: int, log_offsets: Column, sizes: Column, tags_codes: Column) -> None:
-        """Enter new messages with the queue offsets from FIRST on; FIRST must be `max_offset`, but in an empty queue.
+        """Enter new messages with the queue offsets from FIRST on. FIRST must be `max_offset`, unless it is empty.
 
         Raises StoreFull or DiskFailure: then none of them is entered.
         """
@@ -391,12 +382,12 @@ class ConsumeQueue(EntryRow):
         entries["size"] = sizes
         entries["tags_code"] = tags_codes
         if first != self.end:
-            assert not self.files.files, "a message must follow the one before it"
+            assert not self.files.files, "messages must be consecutive"
             self.begin_at(first)
         self.add(entries)
 
     def begin_at(self, number: int) -> None:
-        """Have the next message of an empty queue get NUMBER.
+        """Let the next message of an empty queue get NUMBER.
 
         Raises StoreFull or DiskFailure: then the queue is still empty.
         """
@@ -406,15 +397,14 @@ class ConsumeQueue(EntryRow):
     def put(
         self, queue_offsets: Longs, log_offsets: Longs, sizes: Longs, tags_codes: Longs
     ) -> Placed:
-        """Enter messages read from the log, some of which may be known, in order of the log.
+        """Enter messages read from the log, in its order. Some of them may be known already.
 
-        A message that does not reach behind the newest one's record is known. In front of a gap (messages whose
-        records are lost or damaged) the entry behind it is repeated, so that every other one keeps its place; the
-        reader passes over repetitions. (Apache closes the gap: all later messages get lower queue offsets.) Messages
-        with a number that is taken have no place and are left out, unless several in a row, or in the log of a replica
-        the number 0, show that the queue began anew (its topic was deleted and made again): then they replace it. One
-        message whose number fits neither of its neighbours', while theirs leave room for it, gets that place: no CRC
-        covers numbers.
+        A message is known if its record does not end after the newest one's. Before a gap (messages whose records are
+        lost or damaged), the entry after the gap is repeated, so that all others keep their position; the reader skips
+        repetitions. (RocketMQ closes the gap: all later messages get lower queue offsets.) Messages with a number in
+        use are misplaced and left out. Exceptions: several consecutive ones, or number 0 in the log of a replica, show
+        that the queue started again (its topic was deleted and created again), and replace it. If the number of one
+        message fits neither neighbour, but there is space between these, it gets that number: no CRC covers numbers.
         """
         ends = log_offsets + sizes
         reached = np.maximum.accumulate(ends)
@@ -430,7 +420,7 @@ class ConsumeQueue(EntryRow):
         return placed
 
     def _numbers(self, said: Longs) -> Longs:
-        """Return the numbers of new messages that SAID these, in order: of one that is out of line, its neighbours'."""
+        """Return the numbers of new messages with the numbers SAID; one that is out of line gets its neighbours'."""
         if not len(said):
             return said
         before = self.end if self.files.files else int(said[0])
@@ -439,7 +429,7 @@ class ConsumeQueue(EntryRow):
         return np.where(is_out, due, said)
 
     def _put_run(self, first: int, fields: tuple[Longs, Longs, Longs], placed: Placed) -> None:
-        """Enter messages of consecutive numbers from FIRST on, all newer than the queue."""
+        """Enter messages with consecutive numbers from FIRST on, all newer than the queue."""
         count = len(fields[0])
         empty = not self.files.files
         if first < self.end and self._has_one_from(first - 1):
@@ -462,7 +452,7 @@ class ConsumeQueue(EntryRow):
         placed.added += count
 
     def _has_one_from(self, number: int) -> bool:
-        """Is one message, whose number was ahead of what follows now, all that the queue has from NUMBER on?"""
+        """Is there only one message from NUMBER on, whose number was too high?"""
         newest = self.log_offset(self.end - 1)
         return (
             number >= self.min_offset
@@ -471,14 +461,14 @@ class ConsumeQueue(EntryRow):
         )
 
     def _fill(self, gap: int, fields: tuple[Longs, Longs, Longs]) -> None:
-        """Repeat the first entry of FIELDS until only it fits behind."""
+        """Append the first entry of FIELDS GAP times."""
         first = self.end
         self.append(first, *(np.repeat(column[:1], gap) for column in fields))
 
     def repeat_neighbour(self, number: int) -> None:
-        """Have entry NUMBER, whose record is damaged, repeat the entry behind it, or else the one before.
+        """Replace entry NUMBER, whose record is damaged, by the next entry, or else by the previous one.
 
-        Without either it stays. Raises StoreFull or DiskFailure.
+        Without either it is not changed. Raises StoreFull or DiskFailure.
         """
         own = self.log_offset(number)
         others = [
@@ -487,12 +477,10 @@ class ConsumeQueue(EntryRow):
         if others and min(others) >= self.min_offset:
             self.replace(number, self.read(others[0], 1))
 
-    # --- reading -------------------------------------------------------------------------------------------------
-
     def entries(self, first: int, count: int) -> tuple[Longs, Longs, Longs]:
         """Return log offsets, sizes and tags codes of up to COUNT messages from queue offset FIRST on.
 
-        Fewer at the end of a file; none behind the end, below `min_offset`, and where a file is missing.
+        Fewer at the end of a file; none after the end, below `min_offset`, and where a file is missing.
         """
         entries = self.read(first, count if first >= self.min_offset else 0)
         return (
@@ -502,7 +490,7 @@ class ConsumeQueue(EntryRow):
         )
 
     def _resolved(self, codes: Longs) -> Longs:
-        """Return tags CODES with those of the extension where addresses stand."""
+        """Return tags CODES. Addresses in the extension file are replaced by the codes there."""
         if not len(codes) or int(codes.min()) > ADDRESS_MAX:
             return codes
         if self._extension is None:
@@ -511,17 +499,15 @@ class ConsumeQueue(EntryRow):
 
     @property
     def has_extension(self) -> bool:
-        """Do addresses stand for tags codes in the entries, as a Java broker may have written them?"""
+        """Do entries have addresses in the extension file instead of tags codes? A RocketMQ broker may write these."""
         return QueueExtension(self.files.disk, self.files.folder).exists
 
     def offset_behind_hole(self, offset: int) -> int:
         """Return the first queue offset from OFFSET on that has an entry; `max_offset` if none has."""
         return self.behind_hole(max(offset, self.min_offset))
 
-    # --- after a stop, and cleaning ------------------------------------------------------------------------------
-
     def truncate(self, log_end: int) -> int:
-        """Take out the messages whose records begin at LOG_END or behind it; return how many."""
+        """Delete the messages whose records begin at LOG_END or after it; return how many."""
         count = super().truncate(log_end)
         if count:
             self._set_min_offset(min(self.min_offset, self.max_offset))
@@ -531,21 +517,21 @@ class ConsumeQueue(EntryRow):
         self._min_offset, self._log_begin = offset, None
 
     def correct_min_offset(self, min_log_offset: int) -> None:
-        """Set `min_offset` to the first message whose record lies at MIN_LOG_OFFSET or behind it.
+        """Set `min_offset` to the first message whose record is at MIN_LOG_OFFSET or after it.
 
-        All files are looked at, and pre-blank entries are none. (Apache looks at the first file only.) That is done
-        when it is asked for: a store may have 100,000 queues, of which few are read.
+        All files are searched, without pre-blank entries. (RocketMQ searches only the first file.) The search takes
+        place when `min_offset` is read: a store may have 100,000 queues, of which few are read.
         """
         self._log_begin = min_log_offset
 
     def delete_expired(self, min_log_offset: int) -> int:
-        """Delete leading files that only hold messages before MIN_LOG_OFFSET, never the last; return how many."""
+        """Delete leading files with only messages before MIN_LOG_OFFSET, never the last; return how many."""
         count = super().delete_expired(min_log_offset)
         self.correct_min_offset(min_log_offset)
         return count
 
     def destroy(self) -> None:
-        """Delete the queue with its folder; it is empty then, and begins anew."""
+        """Delete the queue with its folder. It is then empty, and starts again at 0."""
         super().destroy()
         self._set_min_offset(0)
 
@@ -553,7 +539,7 @@ class ConsumeQueue(EntryRow):
 class BatchConsumeQueue(EntryRow):
     """Queue QUEUE of TOPIC.
 
-    min_offset, max_offset: queue offsets of the oldest message that can be read, and of the next one to come.
+    min_offset, max_offset: queue offsets of the oldest message that can be read, and of the next message.
     """
 
     is_batch = True
@@ -569,7 +555,7 @@ class BatchConsumeQueue(EntryRow):
     def load(
         cls, disk: Disk, folder: str, file_size: int, topic: str, queue: int
     ) -> BatchConsumeQueue:
-        """Open the queue in FOLDER/TOPIC/QUEUE (none there: an empty one). Its end is not known until `recover`."""
+        """Open the queue in FOLDER/TOPIC/QUEUE, an empty one if it is missing. Its end is unknown until `recover`."""
         path = os.path.join(folder, topic, str(queue))
         return cls(
             MappedFiles.load(disk, path, file_size, what="batch consume queue"), topic, queue
@@ -589,10 +575,10 @@ class BatchConsumeQueue(EntryRow):
         store_ms: Longs,
         batches: tuple[Longs, Longs],
     ) -> Placed:
-        """Enter batches read from the log, in its order; BATCHES are first queue offsets and numbers of messages.
+        """Enter batches read from the log, in its order. BATCHES are first queue offsets and numbers of messages.
 
-        A batch that does not reach behind the newest one is known, one with a negative offset or no message has no
-        place.
+        A batch is known if its record does not end after the newest one's. A batch with a negative offset, or without
+        messages, is misplaced.
         """
         bases, counts = batches
         ends = log_offsets + sizes
@@ -622,7 +608,7 @@ class BatchConsumeQueue(EntryRow):
 
     def entries(self, first: int, count: int) -> tuple[Longs, Longs, Longs, Longs, Longs]:
         """Return log offsets, sizes, tags codes, first queue offsets and numbers of messages of up to COUNT batches,
-        from the one on that holds queue offset FIRST; fewer at the end of a file."""
+        from the batch with queue offset FIRST on; fewer at the end of a file."""
         number = self._batch_of(first)
         entries = self.read(number, count) if number is not None else BATCH_ENTRY.none()
         names = ("log_offset", "size", "tags_code", "base", "count")
@@ -630,7 +616,7 @@ class BatchConsumeQueue(EntryRow):
         return columns[0], columns[1], columns[2], columns[3], columns[4]
 
     def _batch_of(self, offset: int) -> int | None:
-        """Return the number of the entry whose batch holds queue OFFSET, or of the next one; None if none follows."""
+        """Return the number of the entry whose batch has queue OFFSET, or of the next one; None if none follows."""
         if offset >= self.max_offset:
             return None
         chosen = None
@@ -642,10 +628,8 @@ class BatchConsumeQueue(EntryRow):
             chosen = file.start // self.entry_size + max(0, place - 1)
         return chosen
 
-    # --- after a stop, and cleaning ------------------------------------------------------------------------------
-
     def recover(self, last_files: int | None = 3, sums: Iterable[Sum] = ()) -> bool:
-        """Find the end of the queue, and return whether it is as SUMS say, see `EntryRow.recover`."""
+        """Find the end of the queue, and return whether it is as in SUMS, see `EntryRow.recover`."""
         as_summed = super().recover(last_files, sums)
         self._find_max()
         first = self.read(self.first, 1)
@@ -660,24 +644,24 @@ class BatchConsumeQueue(EntryRow):
             self.max_offset = int(entries["base"][-1]) + int(entries["count"][-1])
 
     def truncate(self, log_end: int) -> int:
-        """Take out the batches whose records begin at LOG_END or behind it; return how many."""
+        """Delete the batches whose records begin at LOG_END or after it; return how many."""
         count = super().truncate(log_end)
         self._find_max()
         self.min_offset = min(self.min_offset, self.max_offset)
         return count
 
     def correct_min_offset(self, min_log_offset: int) -> None:
-        """Set `min_offset` to the first message whose record lies at MIN_LOG_OFFSET or behind it."""
+        """Set `min_offset` to the first message whose record is at MIN_LOG_OFFSET or after it."""
         entries = self.read(self.first_from(min_log_offset), 1)
         self.min_offset = int(entries["base"][0]) if len(entries) else self.max_offset
 
     def delete_expired(self, min_log_offset: int) -> int:
-        """Delete leading files that only hold batches before MIN_LOG_OFFSET, never the last; return how many."""
+        """Delete leading files with only batches before MIN_LOG_OFFSET, never the last; return how many."""
         count = super().delete_expired(min_log_offset)
         self.correct_min_offset(min_log_offset)
         return count
 
     def destroy(self) -> None:
-        """Delete the queue with its folder; it is empty then."""
+        """Delete the queue with its folder. It is then empty."""
         super().destroy()
         self.min_offset = self.max_offset = 0

@@ -1,8 +1,8 @@
 """The table of all queues of a store: topic → queue → its consume queue, plain or of batches.
 
-A topic has batch queues if its files lie in batchconsumequeue/, or if topics.json says so (attribute
-queue.type=BatchCQ) and it has no files yet. Light queues are those of Apache's topics `%LMQ%name`: their entries point
-to records of other topics. Not thread-safe: the store's owner calls it.
+A topic has batch queues if its files are in batchconsumequeue/, or if topics.json says so (attribute
+queue.type=BatchCQ) and it has no files yet. Light queues are those of RocketMQ's topics `%LMQ%name`: their entries
+point to records of other topics. Not thread-safe: the store's owner calls it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Queue = ConsumeQueue | BatchConsumeQueue
 
 _ATTRIBUTE: Final = "queue.type"
 _BATCH: Final = "BatchCQ"
-#: More files and folders than that are synced together: one by one each costs a millisecond and more.
+#: More files and folders than this are synced together: separately, each costs a millisecond or more.
 SYNCED_ONE_BY_ONE: Final = 256
 
 
@@ -37,29 +37,29 @@ class ConsumeQueues:
     def __init__(
         self, disk: Disk, config: StoreConfig, batch_topics: Collection[str] = frozenset()
     ) -> None:
-        """BATCH_TOPICS are those that get batch queues if they have no files yet."""
+        """BATCH_TOPICS get batch queues if they have no files yet."""
         self._disk = disk
         self._config = config
         self._batch_topics = batch_topics
         self._plain: dict[str, dict[int, ConsumeQueue]] = {}
         self._batch: dict[str, dict[int, BatchConsumeQueue]] = {}
-        #: Those that may have something to sync: to ask all of 100,000 each second would stop everything else.
+        #: Queues that may have something to sync: checking all of 100,000 each second would block everything else.
         self._touched: dict[Queue, None] = {}
         self._folders_to_sync: list[str] = []
-        #: What was dirty when the last owner was killed.
-        self._distrusted: list[Syncable] = []
-        #: The next queue offset of each queue, as of when it was touched last.
+        #: Files that were dirty when the last owner was killed.
+        self._dirty_before: list[Syncable] = []
+        #: The next queue offset of each queue, as of its last `touch`.
         self._ends: dict[Queue, int] = {}
-        #: Where the log began when the queues were last cleaned.
+        #: The start of the log when the queues were last cleaned.
         self._cleaned_from = -1
-        #: Is the log that of a replica?
+        #: Does the log belong to a replica?
         self._is_followed = False
 
     @classmethod
     def load(cls, disk: Disk, config: StoreConfig) -> ConsumeQueues:
-        """Open every queue that has a folder; other names in the folders are left alone.
+        """Open each queue that has a folder; other names in the folders are ignored.
 
-        StoreMismatch for files that do not belong, and for a topic that has queues of both kinds.
+        StoreMismatch for files that do not belong there, and for a topic that has queues of both kinds.
         """
         table = cls(disk, config, batch_topics(disk, config.state_folder))
         for topic, queue in queue_folders(disk, config.queue_folder):
@@ -68,7 +68,7 @@ class ConsumeQueues:
             if topic in table._plain:
                 raise StoreMismatch(
                     f'topic "{topic}" has queues in {config.queue_folder} and in {config.batch_queue_folder}:'
-                    " a topic has one kind; move one of the two folders away",
+                    " a topic has only one kind: move one of the two folders away",
                     topic=topic,
                 )
             table._open_batch(topic, queue)
@@ -100,23 +100,21 @@ class ConsumeQueues:
         return opened
 
     def follow(self) -> None:
-        """The log is that of a replica: a queue may begin anew anywhere in it."""
+        """Note that the log belongs to a replica: a queue may start again anywhere in it."""
         self._is_followed = True
         for queues in self._plain.values():
             for one in queues.values():
                 one.is_followed = True
 
-    # --- finding -------------------------------------------------------------------------------------------------
-
     def __iter__(self) -> Iterator[Queue]:
-        """Yield every queue."""
+        """Yield all queues."""
         for table in (self._plain, self._batch):
             for queues in table.values():
                 yield from queues.values()
 
     @property
     def count(self) -> int:
-        """How many queues there are, but for those that are as new as the last `take_dirty`."""
+        """The number of queues; those created since the last `take_dirty` may be missing."""
         return len(self._ends)
 
     def is_batch(self, topic: str) -> bool:
@@ -132,12 +130,12 @@ class ConsumeQueues:
         return self._batch.get(topic, {}).get(queue)
 
     def end(self, topic: str, queue: int) -> int:
-        """Return the queue offset behind the last message of a queue, confirmed or not; 0 for no such queue."""
+        """Return the queue offset after the last message of a queue, confirmed or not; 0 if there is no such queue."""
         found = self.get(topic, queue) or self.get_batch(topic, queue)
         return 0 if found is None else found.max_offset
 
     def find_or_make(self, topic: str, queue: int) -> ConsumeQueue:
-        """Return a plain queue to write to, new and without files if there is none."""
+        """Return a plain queue to write to; if there is none, a new one without files."""
         found = self.get(topic, queue)
         if found is None:
             return self._open_plain(topic, queue)
@@ -145,7 +143,7 @@ class ConsumeQueues:
         return found
 
     def find_or_make_batch(self, topic: str, queue: int) -> BatchConsumeQueue:
-        """Return a batch queue to write to, new and without files if there is none."""
+        """Return a batch queue to write to; if there is none, a new one without files."""
         found = self.get_batch(topic, queue)
         if found is None:
             return self._open_batch(topic, queue)
@@ -158,24 +156,22 @@ class ConsumeQueues:
         return 0 if found is None else found.max_offset
 
     def names(self) -> list[tuple[str, int]]:
-        """Return (topic, queue) of every queue that has files, sorted."""
+        """Return (topic, queue) of each queue that has files, sorted."""
         return sorted((one.topic, one.queue) for one in self if one.files.files)
 
     @property
     def max_log_end(self) -> int:
-        """Where the newest record that any queue points to ends in the log; −1 without entries."""
+        """The end of the newest record to which a queue points; −1 without entries."""
         return max((one.max_log_end for one in self), default=-1)
-
-    # --- after a stop, and cleaning ------------------------------------------------------------------------------
 
     def recover(
         self,
         last_files: int | None = 3,
         sums_of: Callable[[str], Iterable[Sum]] | None = None,
     ) -> list[Queue]:
-        """Find the end of every queue, see `EntryRow.recover`; return those that are not as their sums say.
+        """Find the end of each queue, see `EntryRow.recover`; return those that are not as their sums say.
 
-        SUMS_OF tells those of the queue `topic/queue`; None: there are none.
+        SUMS_OF returns the sums of the queue `topic/queue`; None: it has none.
         """
         self._touch_all()
         changed = []
@@ -185,26 +181,26 @@ class ConsumeQueues:
                 changed.append(one)
         return changed
 
-    def sum_up(self) -> None:
-        """Sum up every queue whose entries the log determines, see `EntryRow.sums`."""
+    def update_sums(self) -> None:
+        """Update the sums of all queues whose entries are derived from the log, see `EntryRow.sums`."""
         for one in self:
             if not one.topic.startswith(LIGHT_PREFIX):
-                one.sum_up()
+                one.update_sums()
 
     def truncate(self, log_end: int) -> int:
-        """Take out every entry that points to LOG_END or behind it; return how many."""
+        """Delete all entries that point to LOG_END or after it; return how many."""
         self._touch_all()
         return sum(one.truncate(log_end) for one in self)
 
     def correct_min_offsets(self, min_log_offset: int) -> None:
-        """Set the min offset of every queue to its first message that the log still holds."""
+        """Set the min offset of each queue to its first message that is still in the log."""
         for one in self:
             one.correct_min_offset(min_log_offset)
 
     def delete_expired(self, min_log_offset: int) -> int:
-        """Delete files that only hold messages before MIN_LOG_OFFSET, never a queue's last; return how many.
+        """Delete files with only messages before MIN_LOG_OFFSET, never a queue's last; return how many.
 
-        Nothing is to do unless the log begins elsewhere than when this was last called.
+        Does nothing if the start of the log has not changed since the last call.
         """
         if min_log_offset == self._cleaned_from:
             return 0
@@ -219,7 +215,7 @@ class ConsumeQueues:
         return count
 
     def delete_topic(self, topic: str, before: int | None = None) -> None:
-        """Delete the queues of TOPIC with their files; with BEFORE only those that end there in the log, or before.
+        """Delete the queues of TOPIC with their files; with BEFORE only those whose last record ends there or before.
 
         A topic whose name leads to another folder, like "..", has no queues: nothing is deleted.
         """
@@ -245,40 +241,38 @@ class ConsumeQueues:
         self._ends.pop(queue, None)
         self._folders_to_sync += queue.files.take_folders()
 
-    # --- to the device -------------------------------------------------------------------------------------------
-
     def take_dirty(self) -> list[Syncable]:
-        """Return what must be synced so that every entry written up to now is on the device, and forget it."""
+        """Return what must be synced so that all entries written until now are on disk, and forget it."""
         folders, self._folders_to_sync = self._folders_to_sync, []
-        distrusted, self._distrusted = self._distrusted, []
+        dirty, self._dirty_before = self._dirty_before, []
         files: list[Syncable] = []
         for one in self._touched:
             folders += one.files.take_folders()
             files += one.files.take_dirty_files()
         self._forget_touched()
         names: list[Syncable] = [FolderSync(self._disk, path) for path in dict.fromkeys(folders)]
-        return distrusted + self._together(names + files)
+        return dirty + self._together(names + files)
 
     def _together(self, parts: list[Syncable]) -> list[Syncable]:
-        """Return PARTS as one where they are many."""
+        """Return PARTS, as one if they are many."""
         if len(parts) <= SYNCED_ONE_BY_ONE:
             return parts
         return [SyncTogether(self._disk, self._config.path, parts)]
 
-    def distrust_device(self) -> None:
-        """Count everything as dirty: after a kill, what the last owner wrote may still be in the page cache only."""
+    def mark_all_dirty(self) -> None:
+        """Mark everything as dirty: after a kill, writes of the last owner may be only in the page cache."""
         self._touch_all()
         for one in self:
             one.files.mark_dirty()
-        self._distrusted = self.take_dirty()
+        self._dirty_before = self.take_dirty()
 
     def ends(self) -> dict[Queue, int]:
-        """Return the next queue offset of each queue that has had messages; behind `take_dirty` a mere copy."""
+        """Return the next queue offset of each queue that has had messages. After `take_dirty` this is only a copy."""
         self._note_ends()
         return self._ends.copy()
 
     def touch(self, queue: Queue) -> None:
-        """Have QUEUE, which was found for reading, asked for what it has to sync."""
+        """Include QUEUE, which was found for reading, in the next `take_dirty`."""
         self._touched[queue] = None
 
     def _touch_all(self) -> None:
@@ -299,7 +293,7 @@ class ConsumeQueues:
 
 
 def queue_folders(disk: Disk, root: str) -> Iterator[tuple[str, int]]:
-    """Yield topic and queue of each folder ROOT/topic/number; a number that no queue has is left out."""
+    """Yield topic and queue of each folder ROOT/topic/number; numbers that no queue can have are left out."""
     for topic in disk.list(root):
         if topic.is_folder:
             for entry in disk.list(os.path.join(root, topic.name)):
@@ -309,12 +303,12 @@ def queue_folders(disk: Disk, root: str) -> Iterator[tuple[str, int]]:
 
 
 def _is_folder_name(topic: str) -> bool:
-    """Is the folder of TOPIC one of its own in that of all queues?"""
+    """Is the folder of TOPIC a direct child of the folder of all queues?"""
     return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
 
 
 def batch_topics(disk: Disk, state_folder: str) -> frozenset[str]:
-    """Return the topics that topics.json in STATE_FOLDER gives batch queues; none without a readable table."""
+    """Return the topics to which topics.json in STATE_FOLDER gives batch queues; none without a readable table."""
     topics = stored_topics(disk, state_folder)
     return frozenset(
         name
@@ -326,7 +320,7 @@ def batch_topics(disk: Disk, state_folder: str) -> frozenset[str]:
 def stored_topics(disk: Disk, state_folder: str) -> dict[str, TopicConfig]:
     """Return the topics in topics.json in STATE_FOLDER, by name; none without a readable table.
 
-    Only looks: whoever owns the table says what is wrong with its file, and puts it right.
+    Only reads: the owner of the table reports errors in its file, and repairs it.
     """
     for name in ("topics.json", "topics.json.bak"):
         path = posixpath.join(state_folder, name)

@@ -1,6 +1,6 @@
-"""Files that were cut short get their length back, before the store opens them.
+"""Restores the length of files that were cut short, before the store opens them.
 
-The restored part contains zeros. Recovery finds what is lost and derives it again from the log, where it can. Apache's
+The restored part contains zeros. Recovery finds what is lost and derives it again from the log, if possible. RocketMQ's
 broker refuses to start instead.
 
 A file counts as cut if it is shorter than the file size in the settings. The store may have been written with smaller
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 
+from ..proto.facts import Facts
 from .config import StoreConfig
 from .consume_queues import queue_folders
 from .disk import Disk, Entry
@@ -56,7 +57,7 @@ def _lengthen(
         is_short = entry.size < size and (is_size_known or entry.size == 0)
         if is_short and not is_new and start % size == 0 and end >= start + size:
             path = f"{folder}/{entry.name}"
-            logger.warning("file was cut", extra={"path": path, "size": entry.size})
+            logger.warning("file was cut %s", Facts(path=path, size=entry.size))
             disk.truncate(path, size)
             found.append((path, entry.size))
     return found

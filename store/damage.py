@@ -1,11 +1,12 @@
-"""Damaged records that are found while the store is open.
+"""Handles damaged records that are found while the store is open.
 
-Such a record becomes what recovery would make of it (log_repair.py), and its queue entry repeats a neighbour, as before
-any lost message (ConsumeQueue.put). Readers skip it from then on. It is reported once: with an error in the log, and in
-`count`.
+Such a record becomes what recovery would make of it (log_repair.py), and its queue entry becomes a copy of a neighbour,
+as for any lost message (ConsumeQueue.put). Readers skip it from then on. It is reported once: with an error in the log,
+and in `count`.
 
-A record whose own head does not tell where it begins and ends stays as it is. So does any where nothing can be written:
-on a full disk, or in a store that was opened for reading. Then each reading leaves it out. Not thread-safe: the store's
+A record whose own head does not say where it begins and ends is not changed. Neither is any record if nothing can be
+written: on a full disk, or in a store that was opened for reading. Then readers skip it each time. Not thread-safe: the
+store's owner calls it.
 owner calls it.
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from ..proto.errors import DiskFailure, InvalidRecord, StoreFull
+from ..proto.facts import Facts
 from ..proto.record import (
     Record,
     decode_record,
@@ -39,14 +41,14 @@ from .recovery.scan import RECORD_SIZE_LEAST, FileDamage, FileScan
 from .state_files import BROKEN_FOLDER
 
 logger = logging.getLogger(__name__)
-#: Places that could not be written to, and are told only once; beyond it the oldest is forgotten.
-_TOLD_MAX: Final = 10_000
+#: Places that could not be written to, and are reported only once; with more, the oldest is forgotten.
+_REPORTED_MAX: Final = 10_000
 
 
 class Damages:
-    """Takes in what is found damaged in the store of PARTS. `count`: records since it was opened.
+    """Handles damage in the store of PARTS. `count`: damaged records since it was opened.
 
-    KNOWN: the store is one of a replica set, and what is damaged stays as it is until it is healed (healing.py).
+    KNOWN: the store belongs to a replica set, and damage is not changed until it is healed (healing.py).
     """
 
     def __init__(
@@ -56,43 +58,43 @@ class Damages:
         self._health = health
         self.known = known
         self._repair = LogRepair(parts.disk, f"{parts.config.own_folder}/broken")
-        self._told: OrderedDict[int, None] = OrderedDict()
+        self._reported: OrderedDict[int, None] = OrderedDict()
         self.count = 0
 
     def found(self, log_offset: int, size: int) -> bool:
-        """Look at the record of SIZE bytes at LOG_OFFSET, which a reader took for damaged; return whether it is.
+        """Check the record of SIZE bytes at LOG_OFFSET, which seemed damaged to a reader; return whether it is.
 
-        What is there now counts: a reader in another thread may have seen a record half written. Raises nothing of
-        the disk's: a failure is the store's (StoreHealth), a full disk leaves the record as it is.
+        The present bytes decide: a reader in another thread may have seen a record half written. Raises no errors of
+        the disk: a failure is reported to StoreHealth, and on a full disk the record is not changed.
         """
         try:
             data = self._log.read(log_offset, size)
         except DiskFailure:
-            return False  # Whoever reads it next is told.
+            return False  # The next reader gets the error.
         if data is None or is_sound(data):
             return False
         if self.known is not None:
             self.known.add(log_offset, log_offset + size)
-        if log_offset in self._told:
+        if log_offset in self._reported:
             return True
         record = _decoded(data)
-        self._tell(log_offset, size, record)
+        self._report(log_offset, size, record)
         try:
             if self.known is None and self._health.state in ("open", "full"):
-                self._set_aside(log_offset, size, record)
+                self._quarantine(log_offset, size, record)
         except StoreFull as error:
-            logger.warning("damaged record stays as it is", extra={"reason": error.message})
+            logger.warning("damaged record not replaced %s", Facts(reason=error.message))
         except DiskFailure as error:
             self._health.fail(error)
         return True
 
     def found_no_records(self, start: int, end: int) -> None:
-        """The bytes [START, END) of the log, where a record or a blank begins, are none."""
+        """Note that the bytes [START, END) of the log, where a record or a blank should begin, are neither."""
         if self.known is not None:
             self.known.add(start, end)
 
     def found_at(self, log_offset: int) -> None:
-        """What begins at LOG_OFFSET of the log is damaged: find out up to where."""
+        """Find the end of the damage that begins at LOG_OFFSET of the log, and handle it."""
         file = self._log.files.file_at(log_offset)
         if file is None or log_offset >= self._log.max_offset:
             return
@@ -106,9 +108,9 @@ class Damages:
             self.found_no_records(log_offset, file.start + (ends[0] if ends else file.position))
 
     def cover(self, start: int) -> None:
-        """Nobody has what stood at START: if it is no record, make it one that nobody is given, so that others follow.
+        """Replace the bytes at START, which no replica has, by a record that is never delivered, unless they are valid.
 
-        Raises StoreFull or DiskFailure.
+        The log can be read past it. Raises StoreFull or DiskFailure.
         """
         known, file = self.known, self._log.files.file_at(start)
         assert known is not None, "only a replica knows of damage"
@@ -122,20 +124,20 @@ class Damages:
             newest_ms = store_time_ms(self._log, end) or store_time_ms(
                 self._log, self._log.min_offset
             )
-            damage = FileDamage(at, until, "nobody has what stood there")
-            self._repair.void(file, damage, newest_ms or 0)
+            damage = FileDamage(at, until, "no replica has the record")
+            self._repair.replace(file, damage, newest_ms or 0)
         else:
             return
         known.shrink(start, end)
         logger.error(
-            "bytes that are no records were covered: no replica has what stood there",
-            extra={"log_offset": start, "size_bytes": end - start},
+            "lost records replaced by a blank: no replica has them %s",
+            Facts(log_offset=start, size_bytes=end - start),
         )
 
     def heal(self, log_offset: int, piece: Piece) -> tuple[MappedFile, RunColumns]:
-        """Put PIECE, what another replica has from LOG_OFFSET on, where the log is known to be damaged.
+        """Write PIECE, the bytes of another replica from LOG_OFFSET on, to a place that is known to be damaged.
 
-        Return the file, and where its records are there; all is on the device. Raises StoreFull or DiskFailure.
+        Return the file, and the columns of the records there, which are on disk. Raises StoreFull or DiskFailure.
         """
         known, file = self.known, self._log.files.file_at(log_offset)
         assert known is not None, "only a replica is healed"
@@ -151,39 +153,39 @@ class Damages:
             log_offset, known.places[log_offset] if is_blank else log_offset + len(piece.data)
         ):
             logger.warning(
-                "damage in the log was replaced from another replica",
-                extra={"log_offset": log_offset, "size_bytes": len(piece.data)},
+                "damage in the log repaired from another replica %s",
+                Facts(log_offset=log_offset, size_bytes=len(piece.data)),
             )
-        self._told.pop(log_offset, None)
+        self._reported.pop(log_offset, None)
         return file, parse_run(file.view, piece.columns.starts + at)
 
-    def _tell(self, log_offset: int, size: int, record: Record | None) -> None:
+    def _report(self, log_offset: int, size: int, record: Record | None) -> None:
         self.count += 1
-        self._told[log_offset] = None
-        if len(self._told) > _TOLD_MAX:
-            self._told.popitem(last=False)
+        self._reported[log_offset] = None
+        if len(self._reported) > _REPORTED_MAX:
+            self._reported.popitem(last=False)
         logger.error(
-            "record is damaged: another replica is asked for it"
+            "damaged record found: it will be requested from another replica %s"
             if self.known is not None
-            else "record is damaged: kept in pocketmq/broken, readers step over it",
-            extra={
-                "topic": record.topic if record is not None else "unknown",
-                "queue": record.queue_id if record is not None else -1,
-                "queue_offset": record.queue_offset if record is not None else -1,
-                "log_offset": log_offset,
-                "size_bytes": size,
-            },
+            else "damaged record found: readers skip it, its bytes are kept in pocketmq/broken %s",
+            Facts(
+                topic=record.topic if record is not None else "unknown",
+                queue=record.queue_id if record is not None else -1,
+                queue_offset=record.queue_offset if record is not None else -1,
+                log_offset=log_offset,
+                size_bytes=size,
+            ),
         )
 
-    def _set_aside(self, log_offset: int, size: int, record: Record | None) -> None:
+    def _quarantine(self, log_offset: int, size: int, record: Record | None) -> None:
         file = self._log.files.file_at(log_offset)
-        assert file is not None, "it was read from there"
+        assert file is not None, "the record was read from it"
         at = log_offset - file.start
         if record is None or record.log_offset != log_offset:
             self._repair.keep(file, at, at + size)
             return
         wrong = FileDamage(at, at + size, "the body does not fit its CRC", is_framed=True)
-        self._repair.void(file, wrong, record.store_timestamp_ms)
+        self._repair.replace(file, wrong, record.store_timestamp_ms)
         queue = self._queues.get(record.topic, record.queue_id)
         if queue is not None and queue.log_offset(record.queue_offset) == log_offset:
             self._queues.find_or_make(record.topic, record.queue_id).repeat_neighbour(
@@ -192,7 +194,7 @@ class Damages:
 
 
 class SetAside(NamedTuple):
-    """What stood at LOG_OFFSET, SIZE bytes, and is kept at PATH; RECORD: what they say if they are one record."""
+    """Bytes that were quarantined: SIZE bytes of LOG_OFFSET, kept at PATH; RECORD: decoded, if they are one record."""
 
     log_offset: int
     size: int
@@ -201,7 +203,7 @@ class SetAside(NamedTuple):
 
 
 def set_aside(disk: Disk, root: str) -> Iterator[SetAside]:
-    """Yield what was set aside of the log of the store in ROOT, in order; what recovery set aside too."""
+    """Yield the quarantined parts of the log of the store in ROOT, in order, including those of recovery."""
     folder = f"{root}/{BROKEN_FOLDER}"
     for entry in disk.list(folder):
         offset = entry.name.removeprefix("log-")

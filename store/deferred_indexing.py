@@ -1,10 +1,11 @@
-"""Deferred indexing: entering very many keys in later turns of the owner's loop.
+"""Deferred indexing: very many keys are entered in later turns of the owner's loop.
 
 A record may have 16,000 keys and a batch of 16 MiB eight million. Entering them takes over a second, so `Dispatcher`
 defers the keys beyond `INDEXED_AT_ONCE`, and then all later ones, to keep the order of the log.
 
-The index is then behind the queues, as in Apache's broker. A search by key and a stop complete it first. The checkpoint
-and verified.json never claim more than the index has; after a kill, recovery enters the missing keys from the log.
+The index is then incomplete, as it can be in RocketMQ's broker. A search by key and a stop complete it first. The
+checkpoint and verified.json never claim more than the index has. After a kill, recovery enters the missing keys from
+the log.
 
 If more than `WAITING_BYTES_MAX` of records wait, older ones are entered before a new one waits. Before `start`, and
 after `stop`, nothing waits.
@@ -34,7 +35,7 @@ WAITING_BYTES_MAX: Final = 64 << 20
 
 @dataclass(slots=True)
 class _Waiting:
-    """Records whose keys wait, from NEXT_ROW. TOPIC, if given, is the topic of all of them."""
+    """Records whose keys wait, from NEXT_ROW on. TOPIC, if given, is the topic of all of them."""
 
     data: Bytes
     columns: RunColumns
@@ -43,7 +44,7 @@ class _Waiting:
 
 
 class DeferredIndexing:
-    """Keys that wait to be entered in INDEX. NOW_MS names its files."""
+    """Keys that wait to be entered in INDEX. Its files are named by NOW_MS."""
 
     def __init__(self, index: MessageIndex, now_ms: Callable[[], int]) -> None:
         self._index = index
@@ -70,7 +71,7 @@ class DeferredIndexing:
         self._on_failure = on_failure
 
     def stop(self) -> None:
-        """Enter all waiting keys and let no more wait. Raises StoreFull or DiskFailure."""
+        """Enter all waiting keys; from now on no keys wait. Raises StoreFull or DiskFailure."""
         self._call_owner = None
         self.enter_all()
 
@@ -127,6 +128,6 @@ class DeferredIndexing:
 
 
 def keys_at_most(columns: RunColumns, properties: PropertyRanges) -> int:
-    """Return an upper bound for the number of keys of the records."""
+    """Return an upper limit of the number of keys of the records."""
     words = int(np.maximum(properties.find("KEYS")[1], 0).sum()) // 2
     return words + 3 * len(columns)

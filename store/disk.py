@@ -1,17 +1,17 @@
-"""The disk: nothing else in PocketMQ opens, maps, writes, syncs, cuts, renames or deletes a file.
+"""The disk layer: the only part of PocketMQ that opens, maps, writes, syncs, cuts, renames or deletes files.
 
-`Disk` and `Mapping` are the protocols. Implementations: `OsDisk` (os_disk.py), `OverlayDisk` (overlay_disk.py: every
-change stays in memory), and in tests a recording and a faulty one.
+`Disk` and `Mapping` are the protocols. Implementations: `OsDisk` (os_disk.py), `OverlayDisk` (overlay_disk.py: all
+changes stay in memory), and in tests a recording and a faulty one.
 
 Errors, the same for every implementation:
 - a missing file or folder: FileNotFoundError;
 - a write without enough space: `StoreFull`; nothing, or only a part, was written;
-- no descriptor is left, also after closing files: `TooManyOpenFiles`; nothing was tried;
+- no free descriptor, even after closing files: `TooManyOpenFiles`; nothing was tried;
 - any other failed write or sync: `DiskFailure`;
 - a lock that another process holds: `StoreLocked`.
 
 Threads: a disk and its mappings belong to the store's owner. Any thread may call `Mapping.sync`, `check`, `read`,
-`Disk.sync_folder` and `sync_everything` at any time, also while the owner closes or deletes the file. It may call
+`Disk.sync_folder` and `sync_everything` at any time, even while the owner closes or deletes the file. It may call
 `Disk.write_atomically`, `exists` and `make_folders` for a file that the owner leaves to it.
 """
 
@@ -40,36 +40,36 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """Room on the file system of a path, counted as Apache does: base = used + usable."""
+    """Space on the file system of a path, counted as in RocketMQ: base = used + usable."""
 
     used_bytes: int
     usable_bytes: int
 
     @property
     def used_percent(self) -> int:
-        """Return the used share in percent, rounded up; 100 for a file system without room at all."""
+        """Return the used share in percent, rounded up; 100 for a file system of size 0."""
         base = self.used_bytes + self.usable_bytes
         return -(-self.used_bytes * 100 // base) if base else 100
 
 
 class Lock(Protocol):
-    """A held lock on a store; it also falls when the process ends."""
+    """A held lock on a store. The end of the process releases it as well."""
 
     def release(self) -> None:
-        """Give the lock back; a second call does nothing."""
+        """Release the lock. Idempotent."""
         ...
 
 
 class Mapping(Protocol):
     """One open file of a fixed length, read through a shared map and written through its descriptor.
 
-    A file that is used costs up to two descriptors and a map; one that is not may be closed (system.py), and opens
-    again at its next use: descriptor and map are the implementation's, but a view that is held stays readable.
+    A file in use takes up to two descriptors and a map. An unused file may be closed (system.py) and opens again at its
+    next use. The implementation owns descriptor and map, but views that are held stay readable.
     """
 
     @property
     def path(self) -> str:
-        """Where the file is."""
+        """The path of the file."""
         ...
 
     @property
@@ -79,78 +79,78 @@ class Mapping(Protocol):
 
     @property
     def view(self) -> memoryview:
-        """The whole file, read-only. It shows every later `write` at once. It stays valid after `close`."""
+        """The complete file, read-only. It shows every later `write` at once. It stays valid after `close`."""
         ...
 
     @property
     def array(self) -> NDArray[np.uint8]:
-        """The whole file as a *writable* array (read-only if opened with `writable=False`).
+        """The complete file as a *writable* array (read-only if opened with `writable=False`).
 
-        Writing to a page without room kills the process (SIGBUS): call `reserve` first. What is written shows in
-        `view`, and reaches the device with the next `sync`.
+        A write to a page without allocated space kills the process (SIGBUS): call `reserve` first. Writes are visible
+        in `view`, and are flushed to disk by the next `sync`.
         """
         ...
 
     def write(self, at: int, data: Buffer) -> None:
-        """Write DATA at position AT through the descriptor; all of it or an error (`StoreFull`, `DiskFailure`)."""
+        """Write all of DATA at position AT through the descriptor. Raises `StoreFull` or `DiskFailure`."""
         ...
 
     def reserve(self, at: int, size: int) -> None:
-        """Allocate room for [AT, AT + SIZE), so that writes there through `array` cannot fail; or `StoreFull`."""
+        """Allocate space for [AT, AT + SIZE), so that writes there through `array` cannot fail. Raises `StoreFull`."""
         ...
 
     def zero(self, at: int, size: int) -> None:
-        """Make [AT, AT + SIZE) zero, without allocating or reading what is a hole already."""
+        """Make [AT, AT + SIZE) zero, without allocating or reading existing holes."""
         ...
 
     def read(self, at: int, size: int) -> bytes:
-        """Read SIZE bytes at AT through the descriptor, fewer behind the file's end; callable from any thread.
+        """Read SIZE bytes at AT through the descriptor, fewer at the file's end. Thread-safe.
 
-        No page fault: what the device cannot read is a DiskFailure.
+        Causes no page fault: a read error is a DiskFailure.
         """
         ...
 
     def data_end(self, at: int, end: int) -> int:
-        """Return a position in [AT, END] from which on up to END the file is one hole (reads as zeros).
+        """Return a position in [AT, END] from which on the file is one hole up to END (reads as zeros).
 
-        END itself where the file system cannot tell. Costs a system call, touches no page.
+        END itself if the file system does not report holes. Costs one system call, touches no page.
         """
         ...
 
     def check(self) -> None:
-        """Raise DiskFailure if somebody else deleted the file, put another in its place, or cut it; any thread may ask.
+        """Raise DiskFailure if another process deleted, replaced or cut the file. Thread-safe.
 
-        Reading through `view` or `array` behind the end of a file that was cut ends the process (SIGBUS). Three system
-        calls at most; a mapping that was closed is fine.
+        Reading a cut file through `view` or `array` after its end kills the process (SIGBUS). Up to three system calls.
+        A closed mapping passes.
         """
         ...
 
     def is_cut(self) -> bool:
-        """Is the file shorter than `size` by now? One system call, by the owner, before it uses `view` or `array`."""
+        """Is the file now shorter than `size`? One system call, by the owner, before it uses `view` or `array`."""
         ...
 
     def forget(self, at: int, size: int) -> None:
-        """Let the process's hold on the pages of [AT, AT + SIZE) go (they stay in the page cache)."""
+        """Release the pages of [AT, AT + SIZE) from the process's memory (they stay in the page cache)."""
         ...
 
     def sync(self) -> None:
-        """Wait until everything written before this call is on the device (fdatasync; frees the GIL)."""
+        """Wait until everything written before this call is on disk (fdatasync; releases the GIL)."""
         ...
 
     def close(self) -> None:
-        """Close the descriptor and drop the maps; views that are still held stay readable. Twice is once."""
+        """Close the descriptor and drop the maps; views that are still held stay readable. Idempotent."""
         ...
 
 
 class Disk(Protocol):
-    """Everything that the store asks of a file system. Paths are strings, absolute or relative."""
+    """The file system operations of the store. Paths are strings, absolute or relative."""
 
     def exists(self, path: str) -> bool:
-        """Is there a file or folder at PATH? Raises DiskFailure where the device cannot say."""
+        """Is there a file or folder at PATH? Raises DiskFailure if the file system fails."""
         ...
 
     def is_folder(self, path: str) -> bool:
-        """Is PATH a folder? Raises DiskFailure where the device cannot say."""
+        """Is PATH a folder? Raises DiskFailure if the file system fails."""
         ...
 
     def size(self, path: str) -> int:
@@ -162,19 +162,19 @@ class Disk(Protocol):
         ...
 
     def list(self, folder: str) -> list[Entry]:
-        """Return what is in FOLDER, sorted by name; nothing for a folder that does not exist."""
+        """Return the entries of FOLDER, sorted by name; none for a folder that does not exist."""
         ...
 
     def make_folders(self, path: str, *, durable: bool = True) -> None:
-        """Create the folder PATH with all its parents; fine if it is there.
+        """Create the folder PATH with all its parents, unless it exists.
 
-        Its name, and those of all new folders, are on the device when this returns, unless DURABLE is false: then the
-        caller syncs the folders that got a new name, if anything depends on them.
+        The names of all new folders are on disk when this returns, unless DURABLE is false: then the caller syncs the
+        parents of new folders, if anything depends on them.
         """
         ...
 
     def read(self, path: str) -> bytes:
-        """Return the whole file PATH."""
+        """Return the complete file PATH."""
         ...
 
     def read_at(self, path: str, at: int, size: int) -> bytes:
@@ -182,19 +182,19 @@ class Disk(Protocol):
         ...
 
     def write_file(self, path: str, data: Buffer) -> None:
-        """Make PATH contain DATA and nothing else, in place and without a sync; creates it, not its folder."""
+        """Make PATH contain only DATA, in place and without a sync; creates the file, but not its folder."""
         ...
 
     def write_atomically(self, path: str, data: Buffer, *, backup: str | None = None) -> None:
-        """Replace PATH by DATA, on the device when this returns: a crash leaves the old content or the new.
+        """Replace PATH by DATA, on disk when this returns: a crash leaves the old content or the new.
 
         With BACKUP the old file becomes BACKUP first, replacing it; a crash between the two renames leaves the old
-        content under that name only. Do not pass BACKUP where the old content is known to be bad.
+        content under that name only. Do not pass BACKUP if the old content is known to be bad.
         """
         ...
 
     def write_private(self, path: str, data: Buffer) -> None:
-        """Do as `write_atomically`; nobody but the owner may read or write the file (mode 0600), not for a moment."""
+        """Do as `write_atomically`; at no time may others than the owner read or write the file (mode 0600)."""
         ...
 
     def delete(self, path: str) -> None:
@@ -202,7 +202,7 @@ class Disk(Protocol):
         ...
 
     def delete_folder(self, path: str) -> None:
-        """Delete the folder PATH with everything in it; fine if it is not there."""
+        """Delete the folder PATH, if it exists, with everything in it."""
         ...
 
     def rename(self, source: str, target: str) -> None:
@@ -214,37 +214,37 @@ class Disk(Protocol):
         ...
 
     def sync_folder(self, path: str) -> None:
-        """Wait until the names in the folder PATH are on the device."""
+        """Wait until the names in the folder PATH are on disk."""
         ...
 
     def sync_everything(self, path: str) -> bool:
-        """Wait until all that was written to the file system of the folder PATH is on the device; return True then.
+        """Wait until all data written to the file system of the folder PATH is on disk; return True then.
 
-        False: that cannot be had here, or something was not written; then whoever syncs file by file hears of what.
-        One call is far cheaper than one for each of a thousand files. Any thread may ask.
+        False: this is not supported here, or something was not written. Then sync each file, which reports errors.
+        One call is far cheaper than one for each of a thousand files. Thread-safe.
         """
         ...
 
     def open_map(
         self, path: str, *, size: int | None = None, writable: bool = True, create: bool = False
     ) -> Mapping:
-        """Open the file PATH; with CREATE it is made if missing. A file shorter than SIZE is grown to it, sparsely.
+        """Open the file PATH; with CREATE a missing file is created. A file shorter than SIZE is grown, sparsely.
 
         Without SIZE the mapping has the file's length. A longer file is mapped up to SIZE.
         """
         ...
 
     def lock(self, path: str) -> Lock:
-        """Take the store lock: write "lock" to the file PATH and lock its byte 0 as a Java broker does (fcntl)."""
+        """Take the store lock: write "lock" to the file PATH and lock its byte 0 as RocketMQ does (fcntl)."""
         ...
 
     def usage(self, path: str) -> DiskUsage:
-        """Return the room on the file system that holds PATH."""
+        """Return the space on the file system of PATH."""
         ...
 
 
 def write_error(error: OSError, action: str, path: str) -> StoreFull | DiskFailure:
-    """Return what a failed write or sync of PATH is called in this store."""
+    """Return the store's error for a failed write or sync of PATH."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreFull(
             f"cannot {action} {path}: no space left on the device: free some space, or shorten the retention",
@@ -254,7 +254,7 @@ def write_error(error: OSError, action: str, path: str) -> StoreFull | DiskFailu
     reason = error.strerror or str(error)
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return TooManyOpenFiles(
-            f"cannot {action} {path}: {reason}: raise the limit of open files (ulimit -n), or have fewer connections",
+            f"cannot {action} {path}: {reason}: raise the limit of open files (ulimit -n), or use fewer connections",
             path=path,
             reason=reason,
         )
@@ -265,14 +265,14 @@ def write_error(error: OSError, action: str, path: str) -> StoreFull | DiskFailu
             reason=reason,
         )
     hint = {
-        errno.EACCES: "check who owns the store",
-        errno.EROFS: "see why (dmesg), remount the file system, then start the broker again",
-    }.get(error.errno or 0, "check the device, then open the store again")
+        errno.EACCES: "check the owner of the store's files",
+        errno.EROFS: "find the reason (dmesg), remount the file system, then start the broker again",
+    }.get(error.errno or 0, "check the disk, then open the store again")
     return DiskFailure(f"cannot {action} {path}: {reason}: {hint}", path=path, reason=reason)
 
 
-class disk_errors:  # A generator would cost each write 2 µs more.
-    """Turn an OSError of a write into `StoreFull` or `DiskFailure` that say what was tried and on which file."""
+class disk_errors:  # A context manager as a generator would cost each write 2 µs more.
+    """Turn an OSError of a write into `StoreFull` or `DiskFailure` with the action and the path."""
 
     __slots__ = ("_action", "_path")
 

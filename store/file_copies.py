@@ -13,16 +13,16 @@ from typing import Final
 
 from .system import CLOSE_ON_EXEC, FOLDER, copy_range, data_extents, sync_file
 
-#: More files are brought to the device by one call for the whole machine.
+#: More files are synced by one call for all file systems.
 _SYNCED_ONE_BY_ONE_MAX: Final = 500
-#: What a copy reads at once, where the system does not copy by itself.
+#: Bytes copied at once, if the system has no call that copies.
 _COPIED_AT_ONCE: Final = 1 << 20
-#: A link that cannot be: another file system, one that knows none, too many names, not allowed.
+#: Errors for which a copy replaces the link: another file system, no support for links, too many names, not allowed.
 _NO_LINK: Final = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES)
 
 
 def link_or_copy(source: str, target: str) -> bool:
-    """Make TARGET another name of the file SOURCE, or a copy where that cannot be; return whether it is linked."""
+    """Make TARGET another name of the file SOURCE, or a copy if that is not possible; return whether it is a link."""
     try:
         os.link(source, target, follow_symlinks=True)
     except OSError as error:
@@ -34,9 +34,9 @@ def link_or_copy(source: str, target: str) -> bool:
 
 
 def copy_file(source: str, target: str, size: int | None = None, *, sync: bool = True) -> None:
-    """Copy the file SOURCE, or its first SIZE bytes, to the new file TARGET, at the whole length; holes stay holes.
+    """Copy the file SOURCE, or its first SIZE bytes, to the new file TARGET of the full length; holes stay holes.
 
-    Waits for the device, unless SYNC is false. What is behind SIZE reads as zeros in the copy.
+    Waits until it is on disk, unless SYNC is false. Bytes after SIZE are zeros in the copy.
     """
     reader = os.open(source, os.O_RDONLY | CLOSE_ON_EXEC)
     try:
@@ -64,7 +64,7 @@ def _copy_range(reader: int, writer: int, at: int, end: int) -> None:
         if not count:
             data = os.pread(reader, min(_COPIED_AT_ONCE, end - at), at)
             if not data:
-                return  # The file was cut meanwhile.
+                return  # The file was cut during the copy.
             count = os.pwrite(writer, data, at)
         at += count
 
@@ -78,14 +78,14 @@ def has_other_names(path: str) -> bool:
 
 
 def make_own(path: str) -> bool:
-    """Put a copy of the file PATH behind that name if it has other names; return whether that was so.
+    """Replace the file PATH by a copy if it has other names; return whether it had.
 
-    On the device when this returns; a crash leaves the old file or the copy.
+    The copy is on disk when this returns; a crash leaves the old file or the copy.
     """
     if not has_other_names(path):
         return False
     draft = f"{path}.own"
-    with suppress(FileNotFoundError):  # An interrupted call left it.
+    with suppress(FileNotFoundError):  # A file that an interrupted call left.
         os.unlink(draft)
     times = os.stat(path)
     copy_file(path, draft)
@@ -96,7 +96,7 @@ def make_own(path: str) -> bool:
 
 
 def sync_tree(root: str) -> None:
-    """Wait until everything under the folder ROOT is on the device, as is its own name."""
+    """Wait until everything under the folder ROOT is on disk, including its own name."""
     folders = list(os.walk(root))
     if sum(len(names) for _, _, names in folders) > _SYNCED_ONE_BY_ONE_MAX:
         os.sync()
@@ -113,7 +113,7 @@ def sync_tree(root: str) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Wait until the names in the folder PATH are on the device."""
+    """Wait until the names in the folder PATH are on disk."""
     fd = os.open(path or ".", FOLDER)
     try:
         sync_file(fd)

@@ -1,11 +1,11 @@
-"""The file sizes of a store that no setting gives, from the lengths of its files.
+"""Finds the file sizes of a store from the lengths of its files, if no setting gives them.
 
-All files of a row have one length. Where they differ, the most frequent counts, and of equally frequent ones the
-longest, because damage cuts files short. The length of an index file is 40 + 4 × slots + 20 × entries, so it does not
-tell both: Apache's default and its usual ratio of four entries per slot are tried.
+All files of one kind have the same length. Where lengths differ, the most frequent is used, and of equally frequent
+ones the longest, because damage cuts files short. The length of an index file is 40 + 4 × slots + 20 × entries, which
+does not determine both numbers: RocketMQ's default and its usual ratio of four entries per slot are tried.
 
-`settings_of` is for readers of a store, `config_of_files` for a broker's start. `config_of` uses the size of the first
-file, and no other shape of the index than the default.
+`settings_of` is for readers of a store, `config_of_files` for the start of a broker. `config_of` uses the size of the
+first file, and only the default shape of the index.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .format.index import ENTRY, HEADER_SIZE, SLOT
 
 _ENTRIES_A_SLOT: Final = 4
 _BYTES_A_SLOT: Final = SLOT.size + _ENTRIES_A_SLOT * ENTRY.size
-#: All queues of a store have files of one length, unless it is damaged; some brokers have tens of thousands.
+#: Queues whose files are examined. All have files of one length, unless the store is damaged; some have ten thousands.
 _QUEUES_ASKED_MAX = 1_000
 
 
 def config_of(disk: Disk, path: str, settings: Settings[str, str] | None = None) -> StoreConfig:
-    """Return the settings of the store at PATH: Apache-style SETTINGS, what its files tell, Apache's defaults.
+    """Return the settings of the store at PATH: RocketMQ's SETTINGS, then the sizes of its files, then defaults.
 
     ConfigError if the index files have a length that only maxHashSlotNum and maxIndexNum can explain.
     """
@@ -55,7 +55,7 @@ def _rows(disk: Disk, config: StoreConfig) -> Iterator[tuple[str, Iterator[str]]
 
 
 def _first_size(disk: Disk, folders: Iterator[str]) -> int | None:
-    """Return the length of the files in the first of FOLDERS that tells one."""
+    """Return the length of the first file found in FOLDERS."""
     return next((size for folder in folders if (size := equal_file_size(disk, folder))), None)
 
 
@@ -64,14 +64,14 @@ def _check_index(disk: Disk, config: StoreConfig) -> None:
     if sizes and config.index_file_size_bytes not in sizes:
         raise ConfigError(
             f"the files in {config.index_folder} are {', '.join(f'{size:,}' for size in sorted(sizes))} bytes long,"
-            f" not {config.index_file_size_bytes:,} as by default: say --broker-conf maxHashSlotNum=… and"
+            f" but the default is {config.index_file_size_bytes:,}: give --broker-conf maxHashSlotNum=… and"
             " --broker-conf maxIndexNum=… as in the broker's configuration",
             field="maxHashSlotNum",
         )
 
 
 def settings_of(disk: Disk, root: str, given: Settings[str, str]) -> ApacheSettings:
-    """Return the settings GIVEN by Apache's names, with what the files of the store ROOT tell for the rest."""
+    """Return the settings GIVEN by RocketMQ's names, and the sizes of the files of the store ROOT for the others."""
     found: dict[str, int] = {}
     rows = {
         "log_file_size": [posixpath.join(root, "commitlog")],
@@ -87,7 +87,7 @@ def settings_of(disk: Disk, root: str, given: Settings[str, str]) -> ApacheSetti
 
 
 def index_shape(disk: Disk, root: str, given: Settings[str, str]) -> dict[str, int]:
-    """Return the numbers of slots and entries that the index files tell; nothing if GIVEN says one, or none tells."""
+    """Return the numbers of slots and entries of the index files; nothing if GIVEN has one, or no file fits."""
     size = _usual_size(disk, [posixpath.join(root, "index")])
     if {"maxHashSlotNum", "maxIndexNum"} & set(given):
         return {}
@@ -122,10 +122,10 @@ def _most_usual(sizes: Counter[int]) -> int:
 
 
 def config_of_files(disk: Disk, config: StoreConfig) -> StoreConfig:
-    """Return CONFIG with the sizes that the files of its store tell, where it has the default; for a broker's start.
+    """Return CONFIG with the sizes of the files of its store in place of defaults, for the start of a broker.
 
-    A broker goes on writing files of these sizes, so that more is asked for than where a store is only read: two files
-    of one length, or, for a log of one file, a power of two, which no cut leaves.
+    A broker continues to write files of these sizes, so this requires more than reading a store does: two files of one
+    length, or, for a log of one file, a power of two, which no cut leaves.
     """
     logs = [config.log_path or posixpath.join(config.path, "commitlog")]
     found = {
@@ -151,7 +151,7 @@ def config_of_files(disk: Disk, config: StoreConfig) -> StoreConfig:
 def _sure_size(
     disk: Disk, folders: Iterable[str], *, alone: Callable[[int], bool] = lambda size: False
 ) -> int:
-    """Return the length that most files in FOLDERS have, if several have it or ALONE trusts it of one; else 0."""
+    """Return the most frequent length of files in FOLDERS, if several have it or ALONE accepts a single one; else 0."""
     sizes = _sizes(disk, folders)
     if not sizes:
         return 0

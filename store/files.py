@@ -1,13 +1,15 @@
-"""A row of equal files: one endless byte sequence, each file named by the offset of its first byte.
+"""A sequence of files of equal size: one endless byte sequence. Each file is named by the offset of its first byte.
 
 Name: the start offset, decimal, padded with zeros to 20 digits. A file has its full length from its creation on
-(sparse, zero-filled). Its `position` is where the next byte goes; what follows is zero, or stale bytes that recovery
-has not judged yet.
+(sparse, zero-filled). Its `position` is where the next byte is written. The bytes after it are zero, or old bytes that
+recovery has not checked yet.
 
 Rules at load (RocketMQ's, except for several empty files): names are sorted and sub-directories skipped. Empty files at
-the end are deleted, unless one is the whole row and its name is not 0, which says where the row continues. A file of
-another length than configured is refused, and so is a name that is no number. A missing file is accepted: offsets in
-the hole belong to no file. Every loaded file counts as full until recovery calls `truncate`.
+the end are deleted. Exception: a single file with another name than 0 stays, because its name is the offset at which
+the sequence continues. A file with another length than configured is refused, and so is a name that is not a number. A
+missing file is accepted: offsets in the hole belong to no file. Each loaded file counts as full until recovery calls
+`truncate`.
+
 
 Not thread-safe: the store calls it.
 """
@@ -23,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import DiskFailure, StoreError, StoreMismatch, TooManyOpenFiles
+from ..proto.facts import Facts
 from ..proto.record_run import as_bytes
 from .disk import Buffer, Disk, Entry, Mapping, write_error
 
@@ -38,17 +41,17 @@ def file_name(start: int) -> str:
 
 
 def bytes_of(rows: NDArray[np.void]) -> memoryview:
-    """Return the bytes that ROWS, which lie end to end, are made of, without a copy."""
+    """Return the bytes of ROWS, which must be contiguous, without a copy."""
     view: memoryview = rows.view(np.uint8).data
     return view
 
 
 class MappedFile:
-    """The bytes [start, start + size) of a row. Fields:
+    """The bytes [start, start + size) of a sequence. Fields:
 
-    start: offset of the first byte in the row;  size: length in bytes;  end: start + size;
+    start: offset of the first byte in the sequence;  size: length in bytes;  end: start + size;
     position: bytes used, counted from the file's beginning (a file that was just loaded counts as full);
-    dirty: something was written that no `sync` was asked for yet.
+    dirty: something was written for which no `sync` was requested yet.
     """
 
     __slots__ = (
@@ -80,14 +83,14 @@ class MappedFile:
 
     @property
     def room(self) -> int:
-        """Bytes left behind the position."""
+        """Bytes left after the position."""
         return self.size - self.position
 
     @property
     def view(self) -> memoryview:
-        """The whole file, read-only; indexes count from the file's beginning. DiskFailure if somebody cut it.
+        """The complete file, read-only; indexes count from its beginning. DiskFailure if another process cut it.
 
-        A look behind the end of a file that is cut later, or at what the device cannot read, ends the process (SIGBUS).
+        Reading after the end of a file that is cut later, or a block with a read error, kills the process (SIGBUS).
         """
         if self.mapping.is_cut():
             self.mapping.check()
@@ -99,7 +102,7 @@ class MappedFile:
         return as_bytes(self.view)
 
     def read(self, at: int, size: int) -> bytes:
-        """Return SIZE bytes at AT. DiskFailure if somebody cut the file, or the device cannot read them."""
+        """Return SIZE bytes at AT. DiskFailure if another process cut the file, or for a read error."""
         try:
             found = self.mapping.read(at, size)
         except OSError as error:
@@ -107,16 +110,16 @@ class MappedFile:
         if len(found) < size:
             self.mapping.check()
             raise DiskFailure(
-                f"{self.path} ends at {at + len(found):,}, {size:,} bytes at {at:,} were asked for",
+                f"{self.path} ends at {at + len(found):,}, but {size:,} bytes at {at:,} were requested",
                 path=self.path,
                 reason="too short",
             )
         return found
 
     def append(self, data: Buffer) -> int:
-        """Write DATA at the position and move on; return the row's offset of its first byte.
+        """Write DATA at the position and move the position; return the offset of its first byte.
 
-        It must fit. If the write fails, what it left behind is wiped and the position stays.
+        It must fit. If the write fails, its bytes are wiped and the position stays.
         """
         at = self.position
         self.put(at, data)
@@ -124,7 +127,7 @@ class MappedFile:
         return self.start + at
 
     def put(self, at: int, data: Buffer) -> None:
-        """Write DATA at AT (from the file's beginning) without moving the position; on failure wipe what was left."""
+        """Write DATA at AT (from the file's beginning) without moving the position; if that fails, wipe its bytes."""
         assert 0 <= at <= self.size - len(data), "a write must stay inside its file"
         self.dirty = True
         try:
@@ -136,25 +139,25 @@ class MappedFile:
             raise
 
     def _wipe(self, at: int, size: int, cause: StoreError) -> None:
-        """Remove what a failed write left behind: half a record must never look like one later."""
+        """Remove the bytes of a failed write: half a record must never look like one later."""
         try:
             self.mapping.zero(at, size)
         except StoreError as error:
             raise DiskFailure(
-                f"{cause.message}; and what it left at {at} could not be wiped: {error.message}",
+                f"{cause.message}; and the bytes written at {at} could not be wiped: {error.message}",
                 path=self.path,
                 reason=error.details.get("reason", ""),
             ) from cause
 
     def cut(self, position: int, *, zero: bool = True) -> None:
-        """Set the position; with ZERO make everything behind it zero (holes are not touched)."""
+        """Set the position; with ZERO make everything after it zero (holes are not touched)."""
         self.position = position
         if zero and position < self.size:
             self.dirty = True
             self.mapping.zero(position, self.size - position)
 
     def data_end(self) -> int:
-        """Return a position from which on the file is surely one hole (zeros), without reading it."""
+        """Return a position from which on the file is certainly one hole (zeros), without reading it."""
         return self.mapping.data_end(0, self.size)
 
     def close(self) -> None:
@@ -168,27 +171,27 @@ class MappedFile:
 
 
 def _is_begun(entry: Entry) -> bool:
-    """Is ENTRY a file that was made and has no bytes yet, by its length and its name?"""
+    """Is ENTRY a new file that has no bytes yet, by its length and its name?"""
     return entry.size == 0 and entry.name == file_name(int(entry.name))
 
 
 def _tells_where(entries: list[Entry]) -> bool:
-    """Is the name of the only one of ENTRIES all that tells where its row goes on?"""
+    """Is there only one of ENTRIES, and is its name needed to know where the sequence continues?"""
     return len(entries) == 1 and entries[0].name.isdecimal() and int(entries[0].name) > 0
 
 
-#: Java's long.
+#: The largest 64-bit integer.
 _OFFSET_MAX = (1 << 63) - 1
 
 
 class Syncable(Protocol):
-    """Something that a flushing thread can bring to the device."""
+    """An object that a flushing thread can sync."""
 
     def sync(self) -> None: ...
 
 
 class FolderSync:
-    """The names in a folder, as something to sync."""
+    """The names in a folder, as an object to sync."""
 
     __slots__ = ("_disk", "_path")
 
@@ -201,7 +204,7 @@ class FolderSync:
 
 
 class SyncTogether:
-    """PARTS, all on the file system of FOLDER, as one thing to sync."""
+    """PARTS, all on the file system of FOLDER, as one object to sync."""
 
     def __init__(self, disk: Disk, folder: str, parts: list[Syncable]) -> None:
         self._disk = disk
@@ -215,9 +218,9 @@ class SyncTogether:
 
 
 class MappedFiles:
-    """The row in FOLDER. `files` is in order of offset; the last is the one that is written to.
+    """The sequence of files in FOLDER. `files` is in order of offset; writes go to the last one.
 
-    min_offset: start of the first file (0 without files);  max_offset: where the next byte goes (0 without files).
+    min_offset: start of the first file (0 without files);  max_offset: offset of the next byte (0 without files).
     """
 
     __slots__ = (
@@ -232,7 +235,7 @@ class MappedFiles:
     )
 
     def __init__(self, disk: Disk, folder: str, file_size: int, *, what: str = "file") -> None:
-        """WHAT names the kind of file in messages ("commit log", "consume queue")."""
+        """WHAT is the kind of file in messages ("commit log", "consume queue")."""
         self.disk = disk
         self.folder = folder
         self.file_size = file_size
@@ -240,13 +243,13 @@ class MappedFiles:
         self.files: list[MappedFile] = []
         self._starts: list[int] = []
         self._spare: MappedFile | None = None
-        self._folders_to_sync: tuple[str, ...] = ()  # A list for each of 100,000 rows is memory.
-
-    # --- loading -------------------------------------------------------------------------------------------------
+        self._folders_to_sync: tuple[
+            str, ...
+        ] = ()  # A list for each of 100,000 objects would take memory.
 
     @classmethod
     def load(cls, disk: Disk, folder: str, file_size: int, *, what: str = "file") -> MappedFiles:
-        """Open the row in FOLDER (none there: an empty row). StoreMismatch names a file that does not belong."""
+        """Open the sequence in FOLDER, which may be missing. StoreMismatch for a file that does not belong."""
         row = cls(disk, folder, file_size, what=what)
         entries = [entry for entry in disk.list(folder) if not entry.is_folder]
         for entry in entries:
@@ -260,11 +263,11 @@ class MappedFiles:
         return row
 
     def _check_name(self, name: str) -> None:
-        """Raise StoreMismatch for a file NAME that is not of the row, so that it is neither read nor deleted."""
+        """Raise StoreMismatch for a file NAME that does not belong here, so that it is neither read nor deleted."""
         if not (name.isascii() and name.isdigit() and int(name) <= _OFFSET_MAX):
             path = os.path.join(self.folder, name)
             raise StoreMismatch(
-                f"{path} is not a {self.what} file (its name is no offset): move it out of {self.folder}",
+                f"{path} is not a {self.what} file (its name is not an offset): move it out of {self.folder}",
                 path=path,
             )
 
@@ -273,8 +276,8 @@ class MappedFiles:
         if entry.size != self.file_size:
             raise StoreMismatch(
                 f"{path} is {entry.size:,} bytes long, but {self.what} files are configured with"
-                f" {self.file_size:,}: open the store with the size that it was written with, or, if somebody cut the"
-                f" file, lengthen it (truncate -s {self.file_size} {path}): what is missing is then gone, no more",
+                f" {self.file_size:,}: open the store with the size that it was written with. If the file was cut,"
+                f" lengthen it (truncate -s {self.file_size} {path}): then only the missing bytes are lost",
                 path=path,
                 size=entry.size,
                 configured=self.file_size,
@@ -282,18 +285,16 @@ class MappedFiles:
         try:
             file = MappedFile(self.disk, path, int(entry.name), self.file_size, create=False)
         except FileNotFoundError:
-            return  # A live broker's retention deleted it after the folder was listed.
+            return  # The retention of a running broker deleted it after the folder was listed.
         self._add(file)
 
     def _add(self, file: MappedFile) -> None:
         if self.files and self.files[-1].end != file.start:
             logger.warning(
-                "files do not join", extra={"before": self.files[-1].path, "after": file.path}
+                "gap between files %s", Facts(before=self.files[-1].path, after=file.path)
             )
         self.files.append(file)
         self._starts.append(file.start)
-
-    # --- where things are ----------------------------------------------------------------------------------------
 
     @property
     def min_offset(self) -> int:
@@ -308,38 +309,36 @@ class MappedFiles:
         return self.files[-1] if self.files else None
 
     def index_of(self, offset: int) -> int | None:
-        """Return the index in `files` of the file whose range holds OFFSET; None in a hole or outside the row."""
+        """Return the index in `files` of the file with OFFSET; None in a hole or outside the sequence."""
         index = bisect_right(self._starts, offset) - 1
         if index < 0 or offset >= self.files[index].end:
             return None
         return index
 
     def file_at(self, offset: int) -> MappedFile | None:
-        """Return the file whose range holds OFFSET; None in a hole or outside the row."""
+        """Return the file with OFFSET; None in a hole or outside the sequence."""
         index = self.index_of(offset)
         return None if index is None else self.files[index]
 
     def read(self, offset: int, size: int) -> bytes | None:
         """Return SIZE bytes from OFFSET; None unless all of them are used bytes of one file.
 
-        Raises DiskFailure for a file that somebody cut, and for what the device cannot read.
+        Raises DiskFailure if another process cut the file, or for a read error.
         """
         file = self.file_at(offset)
         if file is None or offset - file.start + size > file.position:
             return None
         return file.read(offset - file.start, size)
 
-    # --- growing -------------------------------------------------------------------------------------------------
-
     def start_at(self, offset: int) -> MappedFile:
-        """Make the first file of an empty row: the one whose range holds OFFSET, with its position there."""
-        assert not self.files, "only an empty row has no beginning"
+        """Create the first file of an empty sequence: the one with OFFSET, with its position there."""
+        assert not self.files, "the sequence is not empty"
         file = self._create(offset // self.file_size * self.file_size)
         file.position = offset - file.start
         return file
 
     def roll(self) -> MappedFile:
-        """Make the file behind the last one (offset 0 for an empty row) and return it; the old last is full now."""
+        """Create the file after the last one (offset 0 if there is none) and return it; the last one is now full."""
         if not self.files:
             return self._create(0)
         self.files[-1].position = self.file_size
@@ -351,12 +350,12 @@ class MappedFiles:
         return self._create(start)
 
     def preallocate(self) -> None:
-        """Make the file behind the last one ahead of time. It joins `files` with the next `roll`."""
+        """Create the file after the last one ahead of time. It joins `files` with the next `roll`."""
         if self.files and self._spare is None:
             self._spare = self._make(self.files[-1].end)
 
     def discard_spare(self) -> None:
-        """Delete the file that `preallocate` made and nobody used."""
+        """Delete the file that `preallocate` created, if it was not used."""
         spare, self._spare = self._spare, None
         if spare is not None:
             spare.delete()
@@ -375,7 +374,7 @@ class MappedFiles:
         return file
 
     def _make_folder(self) -> None:
-        """Create the folder; every parent that gets a new name needs a sync as well."""
+        """Create the folder. Each parent that gets a new name needs a sync as well."""
         missing = self.folder
         while missing and not self.disk.is_folder(missing):
             missing = os.path.dirname(missing)
@@ -383,9 +382,9 @@ class MappedFiles:
         self.disk.make_folders(self.folder, durable=False)
 
     def append(self, data: Buffer) -> int:
-        """Append DATA at `max_offset`, over as many files as it takes; return the offset of its first byte.
+        """Append DATA at `max_offset`, to as many files as needed; return the offset of its first byte.
 
-        If a write fails, nothing is appended but what full files had taken: the caller truncates to the old end.
+        If a write fails, only bytes in files that were filled remain: the caller truncates to the old end.
         """
         at = self.max_offset
         rest = memoryview(data)
@@ -396,13 +395,11 @@ class MappedFiles:
             rest = rest[len(step) :]
         return at
 
-    # --- shrinking -----------------------------------------------------------------------------------------------
-
     def truncate(self, offset: int, *, zero: bool = True) -> int:
         """Make OFFSET the end: later files are deleted, files before it count as full; return how many were deleted.
 
-        With ZERO the rest of the file that holds OFFSET becomes zero, so that stale bytes never come back to life.
-        A file that begins at OFFSET stays, empty; an OFFSET before the first file deletes them all (as Apache does).
+        With ZERO the rest of the file with OFFSET becomes zero, so that old bytes never look valid again. A file that
+        begins at OFFSET stays, empty. An OFFSET before the first file deletes all files (as in RocketMQ).
         """
         keep = bisect_right(self._starts, offset)
         dropped = self.files[keep:]
@@ -419,7 +416,7 @@ class MappedFiles:
         return len(dropped)
 
     def delete_leading(self, count: int) -> int:
-        """Delete the first COUNT files, never the last one; return how many went."""
+        """Delete the first COUNT files, never the last one; return how many were deleted."""
         count = min(count, len(self.files) - 1)
         if count <= 0:
             return 0
@@ -431,7 +428,7 @@ class MappedFiles:
         return count
 
     def delete_all(self) -> None:
-        """Delete every file; the row is empty then."""
+        """Delete all files; the sequence is then empty."""
         for file in self.files:
             file.delete()
         self.files.clear()
@@ -439,26 +436,24 @@ class MappedFiles:
         self.discard_spare()
         self._folders_to_sync += (self.folder,)
 
-    # --- to the device -------------------------------------------------------------------------------------------
-
     def take_dirty(self) -> list[Syncable]:
-        """Return what must be synced so that everything written up to now is on the device, and forget it.
+        """Return what must be synced so that everything written until now is on disk, and forget it.
 
-        A sync that fails must stop all writing: what was taken is not offered again. Names come before contents.
+        After a failed sync all writing must stop: the parts are not returned again. Names are synced before contents.
         """
         paths = self.take_folders()
         folders: list[Syncable] = [FolderSync(self.disk, path) for path in dict.fromkeys(paths)]
         return folders + self.take_dirty_files()
 
     def take_folders(self) -> tuple[str, ...]:
-        """Return the folders whose names must be synced, and forget them; with `take_dirty_files` all that is dirty."""
+        """Return the folders whose names must be synced, and forget them; `take_dirty_files` returns the rest."""
         paths, self._folders_to_sync = self._folders_to_sync, ()
         return paths
 
     def mark_dirty(self, *above: str) -> None:
-        """Distrust the device: after a kill, what the last owner wrote may still be in the page cache only.
+        """Mark everything as dirty: after a kill, writes of the last owner may be only in the page cache.
 
-        ABOVE are folders above the row's own whose names are distrusted as well.
+        ABOVE are further folders above the sequence's own whose names are marked, too.
         """
         for file in self.files:
             file.dirty = True
@@ -466,7 +461,7 @@ class MappedFiles:
             self._folders_to_sync += (*above, self.folder)
 
     def take_dirty_files(self) -> list[Syncable]:
-        """Return the files that must be synced, and forget it."""
+        """Return the files that must be synced, and mark them as clean."""
         spare = [] if self._spare is None else [self._spare]
         dirty = [file for file in self.files + spare if file.dirty]
         for file in dirty:
@@ -474,7 +469,7 @@ class MappedFiles:
         return [file.mapping for file in dirty]
 
     def sync(self) -> None:
-        """Bring everything written up to now to the device, and wait for it."""
+        """Sync everything written until now."""
         for part in self.take_dirty():
             part.sync()
 
@@ -487,7 +482,7 @@ class MappedFiles:
 
 
 def equal_file_size(disk: Disk, folder: str) -> int | None:
-    """Return the length that the files of the row in FOLDER have; None without files or if they differ.
+    """Return the length of the files of the sequence in FOLDER; None without files or if they differ.
 
     An empty last file does not count: it is a file whose creation was interrupted.
     """

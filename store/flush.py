@@ -1,11 +1,11 @@
-"""Bringing what was written to the device, off the owner's thread.
+"""Flushes written data to disk in a thread of its own, off the owner's thread.
 
-`Flusher` is the thread: it takes one job at a time, a list of things to sync, and reports the outcome. `GroupCommit`
-is the owner's side for the commit log: whoever needs the device waits here, one sync serves all that came before it
-began, and the next sync begins as soon as the last one ended if anybody still waits.
+`Flusher` is the thread. It takes one job at a time, a list of objects to sync, and reports the result. `GroupCommit` is
+the owner's side for the commit log. Callers that need their data on disk wait here. One sync serves all data written
+before its start, and while callers wait, the next sync starts when the last one has ended.
 
-A sync that failed leaves nobody knowing what reached the device (the kernel may have dropped the dirty pages), so it
-fails everybody who waits, and the store takes no more writes.
+After a failed sync it is unknown which data is on disk (the kernel may have dropped the dirty pages). So it fails all
+waiting callers, and the store accepts no more writes.
 """
 
 from __future__ import annotations
@@ -18,54 +18,55 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..proto.errors import DiskFailure, PocketMQError, StoreError, StoreFull, TooManyOpenFiles
+from ..proto.facts import Facts
 from .files import Syncable
 
 logger = logging.getLogger(__name__)
 
-#: How often, and after how long each, a sync is tried for which there is no descriptor: half a minute.
+#: How often a sync is tried that has no free descriptor, at intervals of _PAUSE_S: for half a minute.
 _TRIES: Final = 300
 _PAUSE_S: Final = 0.1
 _NEVER: Final = threading.Event()
 
-#: Runs a function in the owner's thread, soon: `loop.call_soon_threadsafe`.
+#: Runs a function soon in the owner's thread: `loop.call_soon_threadsafe`.
 CallOwner = Callable[[Callable[[], None]], object]
-#: Told of None, or of the error that makes it unknown whether the bytes are on the device.
+#: Called with None, or with the error after which it is unknown whether the bytes are on disk.
 Waiter = Callable[[StoreError | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class FlushJob:
-    """Things to sync, in order, and whom to tell (in the flusher's thread)."""
+    """Objects to sync, in order, and the callback for the result (in the flusher's thread)."""
 
     parts: list[Syncable]
     done: Callable[[StoreError | None], None]
 
 
 class Flusher:
-    """One thread that syncs. `start` before the first `submit`; `stop` ends it after the job at hand."""
+    """A thread that syncs. Call `start` before the first `submit`; `stop` ends it after the current job."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._jobs: queue.SimpleQueue[FlushJob | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        #: The first sync that failed. The kernel tells of a failure once: whoever syncs again hears of success.
+        #: The first failed sync. The kernel reports a failure only once: a second sync would succeed.
         self.error: StoreError | None = None
 
     def start(self) -> None:
-        """Start the thread; raises StoreFull where the process cannot have another one."""
+        """Start the thread; raises StoreFull if the process cannot have another one."""
         assert self._thread is None, "a flusher starts once"
         thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
             raise StoreFull(
-                f"no thread can be started ({error}): give the process more memory, or more threads (ulimit -u)",
+                f"cannot start a thread ({error}): give the process more memory, or more threads (ulimit -u)",
                 reason=str(error),
             ) from error
         self._thread = thread
 
     def stop(self) -> None:
-        """Finish what was submitted, then end the thread; a flusher that was not started is fine."""
+        """Finish the submitted jobs, then end the thread, if it was started."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
@@ -76,7 +77,7 @@ class Flusher:
         return self._thread is not None
 
     def submit(self, job: FlushJob) -> None:
-        """Hand over JOB; without a thread it is done here and now."""
+        """Pass JOB to the thread; without a thread, do it now."""
         if self._thread is None:
             self._do(job)
         else:
@@ -93,10 +94,10 @@ class Flusher:
 
 
 def sync_all(parts: list[Syncable], tries: int = 1) -> StoreError | None:
-    """Sync PARTS in order; return the first error, behind which nothing was tried.
+    """Sync PARTS in order; return the first error, after which nothing else was tried.
 
-    What finds no descriptor was not tried, so it is again, up to TRIES times, every _PAUSE_S. The error is a
-    DiskFailure, also where there was no room: what waits for the sync is stored, and must not be taken for refused.
+    A sync without a free descriptor is repeated, up to TRIES times, every _PAUSE_S. The error is a DiskFailure, even if
+    there was no space: the data is stored, so it must not look refused.
     """
     try:
         for part in parts:
@@ -106,7 +107,7 @@ def sync_all(parts: list[Syncable], tries: int = 1) -> StoreError | None:
     except StoreError as error:
         return DiskFailure(f"not synced: {error.message}", **error.details)
     except OSError as error:
-        return DiskFailure(f"a sync failed: {error}", reason=str(error))
+        return DiskFailure(f"sync failed: {error}", reason=str(error))
     return None
 
 
@@ -118,7 +119,7 @@ def _sync(part: Syncable, tries: int) -> None:
         except TooManyOpenFiles as error:
             if not left:
                 raise
-            logger.warning("a sync waits for a descriptor", extra={"reason": error.message})
+            logger.warning("sync waits for a free descriptor %s", Facts(reason=error.message))
             _NEVER.wait(_PAUSE_S)
 
 
@@ -127,11 +128,11 @@ def _at_once(function: Callable[[], None]) -> None:
 
 
 def _log_failure(error: StoreError) -> None:
-    logger.error("a sync failed", extra={"reason": error.message})
+    logger.error("sync failed %s", Facts(reason=error.message))
 
 
 class GroupCommit:
-    """Who waits for which offset of the log, and the sync that is under way. Not thread-safe: the owner's."""
+    """Callers that wait for an offset of the log, and the current sync. Not thread-safe: its owner calls it."""
 
     def __init__(
         self,
@@ -143,10 +144,10 @@ class GroupCommit:
         on_flushed: Sequence[Callable[[int], None]] = (),
         on_failed: Callable[[StoreError], None] = _log_failure,
     ) -> None:
-        """COLLECT returns the present end of the log and what must be synced to have all before it.
+        """COLLECT returns the present end of the log and what must be synced so that everything before it is on disk.
 
-        All before FLUSHED_OFFSET is on the device. In the owner's thread, which CALL_OWNER reaches, all of ON_FLUSHED
-        are called with each new flushed offset, and ON_FAILED when a sync failed, before the waiters are.
+        All before FLUSHED_OFFSET is on disk. In the owner's thread, through CALL_OWNER, all of ON_FLUSHED are called
+        with each new flushed offset, and ON_FAILED when a sync failed, before the waiters are.
         """
         self._collect = collect
         self._flusher = flusher
@@ -160,20 +161,20 @@ class GroupCommit:
         self._waiting: list[tuple[int, Waiter]] = []
 
     def start(self, call_owner: CallOwner) -> None:
-        """From now on reach the owner's thread by CALL_OWNER; before, it is the only one."""
+        """Use CALL_OWNER to call the owner's thread from now on. Before `start`, there is only that thread."""
         self.call_owner = call_owner
 
     def doubt(self, offset: int) -> None:
-        """What lies behind OFFSET may not be on the device, whatever was synced before."""
+        """Note that bytes after OFFSET may not be on disk, although they were synced before."""
         self.flushed_offset = offset
 
     @property
     def waiting(self) -> int:
-        """Return how many wait for the device."""
+        """Return the number of waiters."""
         return len(self._waiting)
 
     def wait_for(self, end_offset: int, waiter: Waiter) -> None:
-        """Call WAITER once everything before END_OFFSET is on the device (at once if it is), or never will be."""
+        """Call WAITER once everything before END_OFFSET is on disk (at once if it is), or when that fails."""
         if self.failure is not None:
             waiter(self.failure)
         elif end_offset <= self.flushed_offset:
@@ -183,14 +184,14 @@ class GroupCommit:
             self.flush_up_to(end_offset)
 
     def flush_up_to(self, end_offset: int) -> None:
-        """Begin a sync, or let one follow the one under way, so that everything before END_OFFSET is covered."""
+        """Start a sync, or let one follow the current one, so that everything before END_OFFSET is synced."""
         self._wanted_offset = max(self._wanted_offset, end_offset)
         if not self._busy and self.failure is None and self._wanted_offset > self.flushed_offset:
             self._begin()
 
     def _begin(self) -> None:
         end_offset, parts = self._collect()
-        assert self._wanted_offset <= end_offset, "nobody waits for what was not written yet"
+        assert self._wanted_offset <= end_offset, "a waiter waits for data that was not written"
         self._busy = True
 
         def done(error: StoreError | None) -> None:
@@ -207,32 +208,32 @@ class GroupCommit:
         self.flush_up_to(self._wanted_offset)
 
     def reached(self, end_offset: int) -> None:
-        """Everything before END_OFFSET is on the device: tell who waits for it."""
+        """Everything before END_OFFSET is on disk: call the waiters for it."""
         if end_offset <= self.flushed_offset:
             return
         self.flushed_offset = end_offset
         reached = [waiter for end, waiter in self._waiting if end <= end_offset]
         self._waiting = [(end, waiter) for end, waiter in self._waiting if end > end_offset]
         for waiter in reached:
-            tell(waiter, None)
+            notify(waiter, None)
         for callback in self._on_flushed:
-            tell(callback, end_offset)
+            notify(callback, end_offset)
 
     def fail(self, error: StoreError) -> None:
-        """It is unknown from now on what is on the device: tell everybody who waits, and refuse to wait again."""
+        """It is now unknown what is on disk: call all waiters with ERROR, and refuse new ones."""
         if self.failure is None:
             self.failure = error
             self._on_failed(error)
         waiting, self._waiting = self._waiting, []
         for _, waiter in waiting:
-            tell(waiter, error)
+            notify(waiter, error)
 
 
-def tell(listener: Callable[..., object], *arguments: object) -> None:
-    """Call LISTENER with ARGUMENTS. What it raises is told in the log: it must not keep others from hearing."""
+def notify(listener: Callable[..., object], *arguments: object) -> None:
+    """Call LISTENER with ARGUMENTS. Its errors are logged and do not affect other listeners."""
     try:
         listener(*arguments)
     except PocketMQError as error:
-        logger.error("a listener failed", extra={"reason": error.message})
-    except Exception:  # A bug of the listener's.
-        logger.exception("a listener failed")
+        logger.error("listener failed %s", Facts(reason=error.message))
+    except Exception:  # A bug of the listener.
+        logger.exception("listener failed")

@@ -1,9 +1,9 @@
-"""The flush scheduler: it brings log, queues, index and checkpoint to disk, each at its own interval.
+"""The flush scheduler: it flushes log, queues, index and checkpoint to disk, each at its own interval.
 
 It has two threads: one for the log, because group commit waits for it, and one for all other files. Thousands of queue
 files never delay an acknowledgement. Results return to the owner's thread through `call_owner`.
 
-The checkpoint follows Apache RocketMQ 5.5.0. Java's recovery reads it, and reads more of the log if it contains less:
+The checkpoint follows Apache RocketMQ 5.5.0, whose recovery reads more of the log if the checkpoint has less:
 
 | value | moves with |
 |---|---|
@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable
 
 from ..proto.errors import StoreError, StoreFull
+from ..proto.facts import Facts
 from .disk import Disk, Mapping
 from .files import Syncable
 from .flush import CallOwner, Flusher, FlushJob, GroupCommit
@@ -43,7 +44,7 @@ class _Saved:
         try:
             self._verified.save(self._disk, self._folder)
         except StoreFull as error:  # The next recovery reads more; nothing is lost.
-            logger.warning("verified snapshot not saved", extra={"reason": error.message})
+            logger.warning("verified snapshot not saved %s", Facts(reason=error.message))
 
 
 class _InPlace:
@@ -161,7 +162,7 @@ class FlushScheduler:
             self._submit_rest(parts, landed)
 
     def _check_in_place(self) -> None:
-        """Raise DiskFailure if somebody deleted, replaced or cut the newest log file."""
+        """Raise DiskFailure if another process deleted, replaced or cut the newest log file."""
         last = self._log.files.last
         if last is not None:
             last.mapping.check()
@@ -172,7 +173,7 @@ class FlushScheduler:
         if self._to_remember:
             self.remember()
         if now_ms >= self._thorough_due_ms and not self._dispatcher.index_lags:
-            # The first minute has to pass, as in Apache's broker.
+            # The first minute has to pass, as in RocketMQ.
             first = self._thorough_due_ms == 0
             self._thorough_due_ms = now_ms + self._config.flush_queues_thorough_interval_ms
             if not first:
@@ -192,7 +193,7 @@ class FlushScheduler:
             written = self._checkpoint.write()
         except StoreFull as error:  # An older checkpoint is valid too: recovery begins earlier.
             if not self._checkpoint_late:
-                logger.warning("checkpoint not written", extra={"reason": error.message})
+                logger.warning("checkpoint not written %s", Facts(reason=error.message))
             self._checkpoint_late = True
             return []
         self._checkpoint_late = False

@@ -1,4 +1,4 @@
-"""The log of a follower: takes the bytes of the master's log as they are, and derives queues and index from them.
+"""The log of a follower: it appends the bytes of the master's log unchanged, and derives queues and index from them.
 
 A frame of bytes may end in the middle of a record, but never crosses the end of a file. An incomplete record waits in
 memory for the next frame, and so does the blank that closes a file. So the log always ends with a complete record or
@@ -41,19 +41,19 @@ _HEAD: Final = 8  # size and magic
 
 
 class _Records(NamedTuple):
-    """Whole records, which end at END of the bytes that they were read from: a few as runs, many by columns."""
+    """Complete records up to END of the bytes that they were read from: a few as runs, many by columns."""
 
     end: int
     what: Sequence[Run] | RunColumns
 
 
 class FollowerLog:
-    """Takes the bytes of a master's log into the log of PARTS; WRITER derives queues and index from them.
+    """Appends the bytes of a master's log to the log of PARTS; WRITER derives queues and index from them.
 
-    ON_RECORDS are told of the whole records among them, as soon as the log has taken them.
+    ON_RECORDS are called with the complete records among them, as soon as these are in the log.
 
-    A record whose body does not fit its CRC is taken as the master has it, and noted as damaged: the frame's CRC says
-    that it was so at the master, and to refuse it would keep the follower from all that follows.
+    A record whose body does not match its CRC is appended as the master has it, and noted as damaged. The CRC of the
+    frame proves that the master has the same bytes, and refusing the record would block all later ones.
     """
 
     def __init__(
@@ -69,39 +69,39 @@ class FollowerLog:
         self._dispatcher = parts.dispatcher
         self._health = health
         self._writer = writer
-        #: The beginning of a record, or of the blank: what came and is not in the log.
+        #: The start of a record, or of the blank: received, but not in the log.
         self._waiting = b""
-        #: How much has come of what lies behind the blank, which waits.
+        #: Bytes received after the start of the blank, which waits.
         self._behind_blank = 0
         self._on_records = on_records
 
     @property
     def end(self) -> int:
-        """The offset of the next byte that is taken; what lies between the log's end and it waits in memory."""
+        """The offset of the next byte to receive. The bytes between the log's end and this offset wait in memory."""
         return self._log.max_offset + len(self._waiting) + self._behind_blank
 
     def start(self) -> None:
-        """Take the bytes of a master from now on, and no other records."""
+        """Accept the bytes of a master from now on, and no other records."""
         self._health.check_changeable()
         self._health.follow()
 
     def stop(self) -> None:
-        """Let go of what waits; from now on the store takes records again."""
+        """Drop the waiting bytes; from now on the store accepts records again."""
         self._waiting = b""
         self._behind_blank = 0
         self._health.lead()
 
     def append(self, data: Buffer, offset: int, crc32: int | None) -> None:
-        """Take DATA, which stands at OFFSET of the master's log and has CRC32; None: that was compared already."""
+        """Append DATA, the bytes at OFFSET of the master's log. CRC32 is their CRC; None: it was compared already."""
         self._health.check_followable()
         if not self._health.following:
             raise errors.StoreMismatch(
-                "the store does not follow a master: its own records are appended to it"
+                "the store does not follow a master, so it does not accept bytes of a master's log"
             )
         self._check_frame(data, offset, crc32)
         try:
-            self._take_in()  # What a full disk kept from it.
-            if offset != self.end:  # The first of an empty log.
+            self._take_in()  # Bytes that wait because of a full disk.
+            if offset != self.end:  # The first bytes of an empty log.
                 self._writer.begin_at(offset)
             view = self._waiting + data
             records = None if self._behind_blank else self._checked(view)
@@ -111,37 +111,35 @@ class FollowerLog:
             self._health.fail(error)
             raise
 
-    # --- what is taken
-
     def _check_frame(self, data: Buffer, offset: int, crc32: int | None) -> None:
         size, end = len(data), self.end
         file_size = self._log.files.file_size
         begins_log = not self._log.files.files and not end and offset % file_size == 0
         if offset != end and not begins_log:
             raise errors.InvalidArgument(
-                f"offset {offset:,} is not the end of the log, {end:,}: send what follows it",
+                f"offset {offset:,} is not the end of the log, {end:,}: send the bytes that follow it",
                 field="offset",
                 limit=end,
                 value=offset,
             )
         if offset % file_size + size > file_size:
             raise errors.InvalidArgument(
-                f"{size:,} bytes at {offset:,} go across the end of a log file of {file_size:,}: send them in two",
+                f"{size:,} bytes at {offset:,} cross the end of a log file of {file_size:,}: send them in two frames",
                 field="data",
                 limit=file_size - offset % file_size,
                 value=size,
             )
         if crc32 is not None and (found := zlib.crc32(data)) != crc32:
             raise errors.CorruptRecord(
-                f"the CRC of {size:,} bytes at {offset:,} is {found:08x}, not {crc32:08x}: they were damaged on the"
-                " way, send them again",
+                f"the CRC of {size:,} bytes at {offset:,} is {found:08x}, not {crc32:08x}: they were damaged in"
+                " transfer, send them again",
                 offset=offset,
             )
 
     def _checked(self, data: bytes) -> _Records:
-        """Return the whole records at the beginning of DATA: what waited, and what came.
+        """Return the complete records at the start of DATA, waiting and new bytes together.
 
-        Raises CorruptRecord unless that is records, and perhaps a blank, which stand where they say.
+        Raises CorruptRecord unless it consists of records, and perhaps a blank, with their own log offsets.
         """
         begin = self._log.max_offset
         if (runs := stored_runs(data, begin)) is not None:
@@ -151,9 +149,7 @@ class FollowerLog:
         placed = columns.well_formed & (columns.log_offset == starts + begin)
         if not placed.all():
             end = int(starts[int(placed.argmin())])
-            raise self._corrupt(
-                begin + end, "the record there is not well formed, or says another place"
-            )
+            raise self._corrupt(begin + end, "the record is malformed, or has another log offset")
         room = self._room - end
         if len(data) - end < _HEAD or is_blank(data, end, room):
             return _Records(end, columns)
@@ -164,21 +160,19 @@ class FollowerLog:
 
     @property
     def _room(self) -> int:
-        """Return how many bytes the file has behind the log's end; there, the next one begins."""
+        """Return the bytes from the log's end to the end of its file; at the end of a file, those of the next one."""
         last = self._log.files.last
         return last.room if last is not None and last.room else self._log.files.file_size
 
     @staticmethod
     def _corrupt(offset: int, why: str) -> errors.CorruptRecord:
         return errors.CorruptRecord(
-            f"the master's log cannot be followed at {offset:,}: {why}: see `pocketmq inspect STORE verify` there",
+            f"cannot follow the master's log at {offset:,}: {why}. Run `pocketmq inspect STORE verify` on the master",
             offset=offset,
         )
 
-    # --- into the log
-
     def _take_in(self, records: _Records | None = None) -> None:
-        """Append what waits as far as it is whole, and derive what follows from it; RECORDS, if they were read."""
+        """Append the waiting bytes as far as they are complete, and dispatch them; RECORDS, if they were read."""
         if len(self._waiting) >= _HEAD and not self._behind_blank:
             records = records or self._checked(self._waiting)
             if records.end:
@@ -188,14 +182,14 @@ class FollowerLog:
         self._writer.catch_up()
 
     def _append(self, records: _Records) -> None:
-        """Append RECORDS, with which begins what waits."""
+        """Append RECORDS, the start of the waiting bytes."""
         begin, waiting, what = self._log.max_offset, self._waiting, records.what
         data = memoryview(waiting)[: records.end]
         self._log.append(data)
         self._waiting = waiting[records.end :]
         for hear in self._on_records:
             hear(waiting, begin, what if isinstance(what, RunColumns) else None)
-        # Nothing is ever stamped as older than these.
+        # No later record gets an earlier store time than these.
         writer, dispatcher = self._writer, self._dispatcher
         enter: Callable[[], object]
         if isinstance(what, RunColumns):
@@ -211,8 +205,8 @@ class FollowerLog:
             self._damages.found(log_offset, size)
 
     def _close_file(self) -> None:
-        """Take what came of what lies behind the blank; with all of it the file is full."""
-        self._log.place(0)  # There is a file with room.
+        """Skip received bytes that follow the blank; after all of them the file is full."""
+        self._log.place(0)  # The current file has space.
         file = self._log.files.files[-1]
         behind = self._waiting[BLANK_SIZE:]
         if np.any(as_bytes(behind)):
@@ -229,7 +223,7 @@ class FollowerLog:
 def _damaged(
     data: memoryview, begin: int, what: Sequence[Run] | RunColumns
 ) -> Iterator[tuple[int, int]]:
-    """Yield log offset and size of those records WHAT of DATA, at BEGIN, whose bodies do not fit their CRCs."""
+    """Yield log offset and size of the records WHAT of DATA, at BEGIN, whose bodies do not match their CRCs."""
     if isinstance(what, RunColumns):
         for row in np.flatnonzero(crc_mismatches(data, what)).tolist():
             yield int(what.log_offset[row]), int(what.sizes[row])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 
 from ..proto.errors import DiskFailure, StoreClosed, StoreError, StoreFull, StoreMismatch
+from ..proto.facts import Facts
 
 logger = logging.getLogger(__name__)
 
@@ -68,10 +69,10 @@ class StoreHealth:
             raise StoreClosed(f"the store {self._path} was opened read-only", path=self._path)
 
     def fail(self, error: StoreError) -> None:
-        """Stop all writing. After ERROR nobody knows what is on disk."""
+        """Stop all writing. After ERROR it is unknown what is on disk."""
         if self.failure is None:
             self.failure = error
-            logger.error("store failed", extra={"path": self._path, "reason": error.message})
+            logger.error("store failed %s", Facts(path=self._path, reason=error.message))
 
     def close(self) -> None:
         """Refuse all operations."""
@@ -88,6 +89,6 @@ class StoreHealth:
     def set_full(self, reason: str | None) -> None:
         """Refuse writes for REASON. With None, accept them again."""
         if reason != self.full:
-            event = "writes are refused" if reason else "writes are taken again"
-            logger.warning(event, extra={"path": self._path, "reason": reason})
+            event = "writes refused" if reason else "writes accepted again"
+            logger.warning("%s %s", event, Facts(path=self._path, reason=reason))
         self.full = reason

@@ -1,8 +1,8 @@
 """The check of an index file: header, slots and entries are compared with each other, and with the log.
 
-The entries determine every link and every slot. With the log's records at hand, each entry must point to one of them.
+The entries determine every link and every slot. If the log's records are known, each entry must point to one of them.
 A hash that was changed to another one of the same slot is not found. Cost: about 0.1 µs per entry, and memory for a few
-numbers of each.
+numbers per entry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HASH_AT, _OFFSET_AT, _TIME_AT, _PREVIOUS_AT = 0, 4, 12, 16
 
 @dataclass(frozen=True, slots=True)
 class LogPlaces:
-    """Where the log begins, the log offsets of all its sound records, in order, and whether a file is missing."""
+    """The start of the log, the log offsets of all its valid records, in order, and whether a file is missing."""
 
     begin: int
     records: Longs
@@ -31,7 +31,7 @@ class LogPlaces:
 
 
 def check_index_file(file: IndexFile, log: LogPlaces | None = None) -> None:
-    """Raise CorruptIndex, which says what disagrees and where, if FILE contradicts itself or LOG (None: not known)."""
+    """Raise CorruptIndex, with fault and position, if FILE contradicts itself or LOG (None: not known)."""
     _Check(file).check(log)
 
 
@@ -67,7 +67,7 @@ class _Check:
             raise self._corrupt(0, f"times from {header.begin_ms} to {header.end_ms}")
 
     def _check_ranges(self) -> None:
-        """Every number lies where one can lie."""
+        """Check that all numbers are in their ranges."""
         header, slots = self._header, self._file.slots
         used = header.next_entry
         self._require((slots >= 0) & (slots < used), slots, "slot", HEADER_SIZE)
@@ -84,7 +84,7 @@ class _Check:
         self._require(inside, offsets, "log offset", self._entry_field(_OFFSET_AT))
 
     def _check_links(self) -> None:
-        """The entries of a slot are linked newest to oldest, and the slot names the newest."""
+        """Check that the entries of a slot are linked newest to oldest, and that the slot names the newest."""
         places = (self._column("key_hash") % self._file.slot_count).astype(np.int32)
         order = np.argsort(places, kind="stable")
         grouped = places[order]
@@ -102,7 +102,7 @@ class _Check:
         self._require(seconds >= 0, seconds, "seconds", self._entry_field(_TIME_AT))
 
     def _check_records(self, log: LogPlaces) -> None:
-        """Entries follow the log, and point to records; what the log holds no more, or was cut, is not looked at."""
+        """Check that entries follow the log and point to records; those of deleted or cut parts are not checked."""
         offsets = self._column("log_offset").astype(np.int64)
         rising = np.append(True, offsets[1:] >= offsets[:-1])[: len(offsets)]
         self._require(rising, offsets, "log offset", self._entry_field(_OFFSET_AT))
@@ -115,13 +115,11 @@ class _Check:
             sound[row] = log.is_gone(int(offsets[row]))
         self._require(sound, offsets, "log offset", self._entry_field(_OFFSET_AT))
 
-    # --- telling what is wrong
-
     def _column(self, name: str) -> NDArray[np.int64]:
         return self._file.column(name, 1, self._header.next_entry)
 
     def _entry_field(self, at: int) -> int:
-        """Return where the field at AT of the first entry stands in the file."""
+        """Return the position in the file of the field at AT of the first entry."""
         slots_size = self._file.slot_count * SLOT.size
         return HEADER_SIZE + slots_size + ENTRY.size + at
 
@@ -140,7 +138,7 @@ class _Check:
     def _corrupt(self, at: int, what: str) -> CorruptIndex:
         path = self._file.path
         return CorruptIndex(
-            f"{path}: {what} at byte {at} cannot be: delete the file and it is built again from the log,"
+            f"{path}: {what} at byte {at} is impossible: delete the file, and it is built again from the log,"
             " or open the store with the sizes that it was written with",
             path=path,
             offset=at,

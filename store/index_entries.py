@@ -1,4 +1,4 @@
-"""Whole index files as columns. Format: format/index.py."""
+"""Complete index files as columns. Format: format/index.py."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class IndexName:
 class IndexEntries:
     """One opened file. ENTRIES are the places of all entries, COUNT is the number of the next; entry 0 is never used.
 
-    IS_WHOLE: has it the length that its slots and entries need?
+    IS_WHOLE: does it have the length that its slots and entries need?
     """
 
     name: IndexName
@@ -41,11 +41,11 @@ class IndexEntries:
 
     @property
     def count(self) -> int:
-        """The number of the next entry, as far as the file reaches."""
+        """The number of the next entry, limited by the length of the file."""
         return max(1, min(self.header.next_entry, len(self.entries)))
 
     def first_from(self, offset: int, low: int = 1) -> int:
-        """Return the number of the first entry from LOW on whose record stands at log OFFSET or behind it."""
+        """Return the number of the first entry from LOW on whose record is at log OFFSET or after it."""
         offsets = self.entries["log_offset"]
         return bisect_left(range(self.count), offset, low, key=lambda at: int(offsets[at]))
 

@@ -1,10 +1,10 @@
-"""One index file, open: keys are entered and found. Its format: format/index.py.
+"""One open index file: keys are entered and found. Its format: format/index.py.
 
-`put` takes many keys and leaves the bytes that Apache's one-by-one puts leave: links inside the batch are found by
-scattering the new numbers into the slots, gathering them again, and sorting only where two keys met in a slot.
+`put` enters many keys and writes the same bytes as RocketMQ's put of one key at a time. Links inside the batch are
+found by scattering the new numbers into the slots, gathering them again, and sorting only where two keys share a slot.
 
-A damaged file is read as Apache reads it: each slot and link is followed while it is in the file. index_check.py finds
-such damage. Not thread-safe except for `sync`.
+A damaged file is read as RocketMQ reads it: each slot and link is followed while it is in the file. index_check.py
+finds such damage. Not thread-safe except for `sync`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Ints = NDArray[np.int32]
 
 _INT_MAX: Final = (1 << 31) - 1
 _RESERVE_STEP: Final = 1 << 20
-#: A chain is followed this far one by one; what is older is found by scanning all entries.
+#: A chain is followed this far one by one; older entries are found by scanning all entries.
 _STEPS_MAX: Final = 20_000
 _SCAN_ENTRIES: Final = 1 << 18
 
 
 class IndexFile:
-    """The file at PATH, of SLOTS hash slots and ENTRIES entries. `header` is what the file's first bytes say."""
+    """The file at PATH, of SLOTS hash slots and ENTRIES entries. `header` is decoded from its first bytes."""
 
     def __init__(self, disk: Disk, path: str, slots: int, entries: int, *, create: bool) -> None:
         self.path = path
@@ -42,10 +42,10 @@ class IndexFile:
         self._disk = disk
         self.mapping = disk.open_map(path, size=self._shape.file_size, create=create)
         self.header = IndexHeader.to_fill(self.mapping.read(0, HEADER_SIZE))
-        #: Was something put since the last `take_dirty`?
+        #: Was anything written since the last `take_dirty`?
         self.dirty = create
         self._reserved = 0
-        #: The whole file, once it is written to.
+        #: The complete file, once it is written to.
         self._map: memoryview | None = None
         self._slots: NDArray[np.int32]
         self._entries: NDArray[np.void]
@@ -54,7 +54,7 @@ class IndexFile:
     def create(
         cls, disk: Disk, path: str, slots: int, entries: int, *, end_log_offset: int, end_ms: int
     ) -> IndexFile:
-        """Make the file; begin and end are those where the file before it ended (0 if there is none)."""
+        """Create the file. The header begins and ends where the previous file ended (0 if there is none)."""
         file = cls(disk, path, slots, entries, create=True)
         file.header.continue_from(end_log_offset, end_ms)
         file.mapping.write(0, file.header.pack())
@@ -66,19 +66,17 @@ class IndexFile:
 
     @property
     def room(self) -> int:
-        """How many more keys fit."""
+        """The number of keys that still fit."""
         return max(0, self.entry_count - self.header.next_entry)
 
     @property
     def is_full(self) -> bool:
         return self.header.next_entry >= self.entry_count
 
-    # --- writing -------------------------------------------------------------------------------------------------
-
     def put(self, hashes: Ints, log_offsets: Longs, store_ms: Longs) -> None:
-        """Enter at least one key, and no more than `room`: its key hash, its record's log offset and store time.
+        """Enter one key or more, up to `room`: its key hash, its record's log offset and store time.
 
-        Raises StoreFull, with nothing changed, if the device has no room.
+        Raises StoreFull, with nothing changed, if the disk is full.
         """
         header = self.header
         first = header.next_entry
@@ -89,17 +87,17 @@ class IndexFile:
         self._write_header()
 
     def put_new(self, hashes: Ints, log_offsets: Longs, store_ms: int) -> None:
-        """Enter keys of records that were stored at STORE_MS, as `put` does; but not a file's first.
+        """Enter keys of records that were stored at STORE_MS, as `put` does; not the first keys of a file.
 
-        Raises StoreFull, with nothing changed, if the device has no room.
+        Raises StoreFull, with nothing changed, if the disk is full.
         """
         self._enter(hashes, log_offsets, self._seconds_since(store_ms), store_ms)
         self._write_header()
 
     def _enter(self, hashes: Ints, log_offsets: Longs, seconds: Longs | int, end_ms: int) -> None:
-        """Enter keys, SECONDS behind the file's begin, the last stored at END_MS; the header is not written."""
+        """Enter keys, SECONDS after the file's begin, the last stored at END_MS; the header is not written."""
         count = len(hashes)
-        assert 0 < count <= self.room, "more keys than the file has room for"
+        assert 0 < count <= self.room, "more keys than fit into the file"
         header = self.header
         first = header.next_entry
         self._open_for_writing(first + count)
@@ -115,13 +113,13 @@ class IndexFile:
         header.next_entry = first + count
 
     def put_few(self, keys: Sequence[tuple[int, int]], store_ms: int) -> None:
-        """Enter KEYS, key hash and log offset of each, stored at STORE_MS, as `put` does; but not a file's first.
+        """Enter KEYS, key hash and log offset of each, stored at STORE_MS, as `put` does; not the first keys of a file.
 
-        Raises StoreFull, with nothing changed, if the device has no room.
+        Raises StoreFull, with nothing changed, if the disk is full.
         """
         header = self.header
         number = header.next_entry
-        assert 0 < len(keys) <= self.room, "more keys than the file has room for"
+        assert 0 < len(keys) <= self.room, "more keys than fit into the file"
         self._open_for_writing(number + len(keys))
         assert self._map is not None
         seconds = self._seconds_since(store_ms)
@@ -165,18 +163,18 @@ class IndexFile:
         HEADER.write(self._map, 0, *times, *offsets, header.slots_used, header.next_entry)
 
     def _link(self, slots: Ints, numbers: Ints) -> Ints:
-        """Make NUMBERS the newest entries of their SLOTS; return the entry that each follows, 0 = none."""
+        """Make NUMBERS the newest entries of their SLOTS; return the previous entry of each, 0 = none."""
         table = self._slots
         previous: Ints = table[slots].astype(np.int32)
         previous *= (previous > 0) & (previous <= numbers)
-        table[slots] = numbers  # where a slot repeats, the last one stays
+        table[slots] = numbers  # For repeated slots, the last number stays.
         newest = table[slots].astype(np.int32)
         if not np.array_equal(newest, numbers):
             _link_within(newest, numbers, previous)
         return previous
 
     def _seconds(self, store_ms: Longs) -> Longs:
-        """Return the time difference of each entry; only the file's first key is measured against the inherited."""
+        """Return the time difference of each entry. Only the first key of a file uses the inherited time."""
         header = self.header
         begin = int(store_ms[0]) if header.next_entry <= 1 else header.begin_ms
         seconds = (
@@ -189,14 +187,14 @@ class IndexFile:
         return seconds
 
     def _seconds_since(self, store_ms: int) -> int:
-        """Return the time difference of what was stored at STORE_MS and is not the file's first."""
+        """Return the time difference of a record stored at STORE_MS that is not the file's first."""
         begin = self.header.begin_ms
         return min(max(store_ms - begin, 0) // 1000, _INT_MAX) if begin > 0 else 0
 
     def truncate(self, end_log_offset: int) -> int:
-        """Take out the newest entries that point to END_LOG_OFFSET or behind it; return how many.
+        """Delete the newest entries that point to END_LOG_OFFSET or after it; return how many.
 
-        Not something that Apache does: there they stay, find nothing, and keep new records of lower offsets out.
+        RocketMQ does not do this: there the entries stay, find nothing, and block new records with lower offsets.
         """
         header = self.header
         first = self._first_at_or_behind(end_log_offset)
@@ -206,7 +204,7 @@ class IndexFile:
         self._open_for_writing(header.next_entry)
         entries = self._entries[first : header.next_entry]
         slots = entries["key_hash"].astype(np.int32)[::-1] % np.int32(self.slot_count)
-        self._slots[slots] = entries["previous"][::-1]  # the oldest of a slot is assigned last
+        self._slots[slots] = entries["previous"][::-1]  # The oldest of a slot is assigned last.
         header.slots_used -= int(np.count_nonzero(entries["previous"] == 0))
         entries[:] = ENTRY.zeros(1)
         header.next_entry = first
@@ -221,10 +219,10 @@ class IndexFile:
         return gone
 
     def restore(self, then: IndexHeader) -> int:
-        """Take out what was put since the header was THEN; return how many keys, at least.
+        """Delete the entries added since the header was THEN; return how many keys, at least.
 
-        What was put since may be there in parts, also the header and the slots; what was there then is whole. Raises
-        CorruptIndex, with nothing changed, if it is not. Cost: some 20 ns an entry, if there is anything to take out.
+        Later entries may be incomplete, also in the header and the slots; earlier ones must be complete. Raises
+        CorruptIndex, with nothing changed, if they are not. Cost: about 20 ns per entry, if there is any to delete.
         """
         used = then.next_entry
         if not 1 <= used <= self.entry_count:
@@ -240,11 +238,13 @@ class IndexFile:
         return gone
 
     def _restore_slots(self, then: IndexHeader) -> None:
-        """Let every slot name the newest of the entries before that with the next number THEN."""
+        """Make each slot name its newest entry below the next number of THEN."""
         slots, used = self.slots, then.next_entry
         places = self.column("key_hash", 1, used) % self.slot_count
         newest = np.zeros(self.slot_count, np.int32)
-        newest[places] = np.arange(1, used, dtype=np.int32)  # where a slot repeats, the last stays
+        newest[places] = np.arange(
+            1, used, dtype=np.int32
+        )  # For repeated slots, the last number stays.
         changed = np.flatnonzero(slots != newest)
         if (slots[changed] < used).any() or np.count_nonzero(newest) != then.slots_used:
             raise self._contradiction()
@@ -253,13 +253,13 @@ class IndexFile:
 
     def _contradiction(self) -> CorruptIndex:
         return CorruptIndex(
-            f"{self.path}: what was verified is not there: delete the file and it is built again from the log",
+            f"{self.path}: verified entries are missing: delete the file, and it is built again from the log",
             path=self.path,
             offset=0,
         )
 
     def _first_at_or_behind(self, log_offset: int) -> int:
-        """Return the number of the first entry of the trailing ones that point to LOG_OFFSET or behind it."""
+        """Return the number of the first of the trailing entries that point to LOG_OFFSET or after it."""
         stop = min(self.header.next_entry, self.entry_count)
         while stop > 1:
             start = max(1, stop - _SCAN_ENTRIES)
@@ -268,8 +268,6 @@ class IndexFile:
                 return start + int(below[-1]) + 1
             stop = start
         return 1
-
-    # --- reading -------------------------------------------------------------------------------------------------
 
     def newest_keys(self, log_offset: int) -> list[int]:
         """Return the hashes of the newest entries, as long as they point to LOG_OFFSET."""
@@ -281,7 +279,7 @@ class IndexFile:
         return hashes
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
-        """Return at most LIMIT log offsets of records with KEY_HASH stored between the two times, newest first."""
+        """Return up to LIMIT log offsets of records with KEY_HASH stored between the two times, newest first."""
         view = self._view()
         header = self.header
         next_entry = header.next_entry
@@ -307,7 +305,7 @@ class IndexFile:
     def _scan(
         self, key_hash: int, begin_ms: int, end_ms: int, limit: int, newest: int
     ) -> list[int]:
-        """Do what following the chain from entry NEWEST does, faster for long ones."""
+        """Return the same as following the chain from entry NEWEST, faster for long chains."""
         found: list[int] = []
         stop = min(newest + 1, self.entry_count)
         while stop > 1 and len(found) < limit:
@@ -330,7 +328,7 @@ class IndexFile:
 
     @property
     def slots(self) -> NDArray[np.int32]:
-        """The newest entry of each chain, 0 for none; a view."""
+        """The newest entry of each chain, 0 for none, as a view."""
         return self._shape.slots_in(self._view())
 
     def _view(self) -> memoryview:
@@ -338,14 +336,12 @@ class IndexFile:
         return self.mapping.view
 
     def _check_length(self) -> None:
-        """Raise DiskFailure if somebody cut the file: to look or to write behind its end would end the process."""
+        """Raise DiskFailure if another process cut the file: access after its end would kill the process."""
         if self.mapping.is_cut():
             self.mapping.check()
 
-    # --- the file ------------------------------------------------------------------------------------------------
-
     def sync(self) -> None:
-        """Bring everything put up to now to the device; any thread may call it."""
+        """Sync everything written until now. Thread-safe."""
         self.mapping.sync()
 
     def close(self) -> None:
@@ -363,10 +359,10 @@ class IndexFile:
 
 
 def _link_within(newest: Ints, numbers: Ints, previous: Ints) -> None:
-    """Set PREVIOUS of every entry that follows another one of the same run; entries of a slot share NEWEST."""
+    """Set PREVIOUS of each entry that follows another one of the same batch; entries of a slot share NEWEST."""
     group = newest - numbers[0]
     if len(group) <= 1 << 15:
-        group = group.astype(np.int16)  # sorted in linear time
+        group = group.astype(np.int16)  # It is sorted in linear time.
     order = np.argsort(group, kind="stable")
     ordered = group[order]
     follows = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1

@@ -1,11 +1,11 @@
-"""The key index as its files are: `IndexFiles` looks up single keys.
+"""Look-ups of single keys in the index files, without changing them: `IndexFiles`.
 
-For a key there are candidates, newest first, and what the files do not cover. A file is mapped, not read: a look-up
-touches a slot and the entries of its chain, a page each at most. Entries hold a hash of 31 bits and a time in seconds,
-so the caller compares candidates with the records. A chain runs from newer to older entries. A link that does not lead
-to an older one is damage, and ends the chain.
+The result for a key is a sequence of candidates, newest first, and the time range that the files do not cover. A file
+is mapped, not read: a look-up touches one slot and the entries of its chain, one page each or less. Entries have a hash
+of 31 bits and a time in seconds, so the caller compares candidates with the records. A chain runs from newer to older
+entries. A link that does not lead to an older entry is damage, and ends the chain.
 
-The length of a file tells slots and entries together only; see `index_shape`. Format: format/index.py.
+The length of a file does not determine slots and entries; see `index_shape`. Format: format/index.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .listing import FilePages
 
 
 class Candidate(NamedTuple):
-    """A record that may have the key: its log offset, when it was stored (floored to a second), and by which file."""
+    """A record that may have the key: its log offset, its store time (rounded down to a second), and the file."""
 
     log_offset: int
     time_ms: int
@@ -31,7 +31,7 @@ class Candidate(NamedTuple):
 
 
 class PagedIndex:
-    """One index file of SHAPE, asked for single keys."""
+    """One index file of SHAPE, for look-ups of single keys."""
 
     def __init__(self, pages: FilePages, shape: IndexShape) -> None:
         self.path = pages.path
@@ -41,7 +41,7 @@ class PagedIndex:
 
     @property
     def used(self) -> int:
-        """How many keys the file has."""
+        """The number of keys in the file."""
         return max(0, min(self.header.next_entry, self._shape.entries) - 1)
 
     @property
@@ -57,20 +57,20 @@ class PagedIndex:
 
     @cached_property
     def contradiction(self) -> str | None:
-        """What in the file cannot be so; None for a sound one, as far as a look at three places tells."""
+        """The fault of the file; None if a check of three places finds none."""
         header = self.header
         if self.is_short:
-            return "is cut short"
+            return "is truncated"
         if header.next_entry > self._shape.entries:
-            return f"counts {header.next_entry - 1:,} keys, and has room for {self._shape.entries - 1:,}"
+            return f"has {header.next_entry - 1:,} keys, but space for {self._shape.entries - 1:,}"
         if not 0 <= header.begin_ms <= header.end_ms:
             return "ends before it begins"
         if self.used and self._entry(self.used)[1] != header.end_log_offset:
-            return "says another end than its newest key has (or has other sizes: give them by --broker-conf)"
+            return "has another end than its newest key (or other sizes: give them with --broker-conf)"
         return None
 
     def follow(self, wanted: int, begin_ms: int, end_ms: int) -> Iterator[Candidate]:
-        """Yield the entries with the hash WANTED of the time range, from the newest on."""
+        """Yield the entries with the hash WANTED in the time range, newest first."""
         (number,) = SLOT.read(self._pages.read(self._shape.slot_at(wanted), SLOT.size))
         newer, first_ms = self._shape.entries, self.header.begin_ms
         while 0 < number < newer:
@@ -84,7 +84,7 @@ class PagedIndex:
 
 
 class IndexFiles:
-    """The index files of the store in ROOT; their form is what GIVEN settings say, or their length. Reads only."""
+    """The index files of the store in ROOT; GIVEN settings, or their lengths, determine their shape. Reads only."""
 
     def __init__(
         self, disk: Disk, root: str, given: Mapping[str, str], *, mapped: bool = True
@@ -119,9 +119,9 @@ class IndexFiles:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with single files, a sentence each."""
+        """Faults of single files, one sentence each."""
         return [
-            f"{file.path} {file.contradiction}: keys in it are missed"
+            f"{file.path} {file.contradiction}: its keys are not found"
             for file in self.files
             if file.contradiction is not None
         ]
@@ -131,7 +131,7 @@ class IndexFiles:
         wanted = key_hash(text)
         for place, file in enumerate(self.files):
             header = file.header
-            # The first entry of a file that follows another counts its seconds from where that one ended.
+            # The first entry of a file counts its seconds from the end of the previous file.
             before = self.files[place + 1].header.end_ms if place + 1 < len(self.files) else 0
             slack_ms = max(0, header.begin_ms - before) if before else 0
             apart = header.begin_ms > end_ms or header.end_ms + slack_ms < begin_ms

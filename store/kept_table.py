@@ -1,21 +1,21 @@
-"""A table of a state file. The changes since the file was last written are stored next to it.
+"""A table of a state file, with a journal of the changes since the file was last written.
 
-    config/topics.json                     the whole table, as Apache RocketMQ stores it: written at most once a second,
-                                           in another thread
-    pocketmq/changes/topics.json-N         what changed since, in order; then -N+1
-    pocketmq/changes/topics.json.bak-N     the same once the whole table has it: what its backup lacks. The next writing
-                                           of the table, which makes another backup, deletes it
+    config/topics.json                     the complete table, as Apache RocketMQ stores it: written in another
+                                           thread, once per second or less
+    pocketmq/changes/topics.json-N         the changes since then, in order; followed by -N+1
+    pocketmq/changes/topics.json.bak-N     the same once the table has them: its backup lacks these changes. The
+                                           next writing of the table, which makes another backup, deletes them
 
-A change of one entry thus costs one small record. The record is written before the change counts: it survives a kill.
-`when_safe` reports when it is on disk. Without `start` (tools, tests) each change writes the whole table at once.
+So a change of one entry costs one small record. The record is written before the change takes effect: it survives a
+kill. `when_safe` reports when it is on disk. Without `start` (tools, tests) each change writes the complete table.
 
 A record: u32 length, u32 CRC-32 of the rest, big-endian, then JSON without white space
 
     {"before":[counter,stateVersion,timestamp],"version":[…],"name":"orders","entry":{…}}
 
-whose entry is RocketMQ's bean, or null for a deleted one. Zeros end a file. A load applies the records that follow the
-version of the file. If another broker wrote the file meanwhile, no record follows it: the load then takes only entries
-that the file lacks.
+with RocketMQ's object as the entry, or null for a deleted one. Zeros end a file. A load applies the records that follow
+the version of the file. If another broker wrote the file meanwhile, no record follows it: the load then uses only
+entries that the file lacks.
 
 The owner's thread calls everything; the threads of the two flushers only write and sync.
 """
@@ -60,7 +60,7 @@ E = TypeVar("E", bound=Bean)
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[E]):
-    """ENTRY of NAME (None: there is none any more), which made VERSION of the table out of BEFORE."""
+    """ENTRY of NAME (None: it was deleted), a change of the table from version BEFORE to VERSION."""
 
     before: DataVersion
     version: DataVersion
@@ -82,10 +82,10 @@ class Change(Generic[E]):
 
 
 class KeptChanges(Generic[E]):
-    """What stands beside the table NAME, of FORM, of the store ROOT, in order. `number`: of the last file, 0 for none.
+    """The stored changes of the table NAME, of FORM, in the store ROOT, in order. `number`: of the last file, or 0.
 
-    Who reads a store that a broker writes to reads these first, then the table: what a table has lacks nothing.
-    `paths`: of what changed since the table was written; the older changes are those that its backup lacks.
+    A reader of the store of a running broker must read these first, then the table: then it misses no change.
+    `paths`: the changes since the table was written. Older changes are those that its backup lacks.
     """
 
     def __init__(self, disk: Disk, root: str, name: str, form: TableForm[E]) -> None:
@@ -96,7 +96,7 @@ class KeptChanges(Generic[E]):
         self._older = _rows(disk, older, form)
 
     def since(self, version: DataVersion) -> list[Change[E]] | None:
-        """Return what changed since the table's VERSION; None: another broker wrote the table meanwhile."""
+        """Return the changes since the table's VERSION; None: another broker wrote the table meanwhile."""
         if self._rows and self._rows[-1].version == version:
             return []
         for rows in (self._rows, [*self._older, *self._rows]):
@@ -106,14 +106,14 @@ class KeptChanges(Generic[E]):
         return None if self._rows else []
 
     def version_after(self, version: DataVersion) -> DataVersion | None:
-        """Return which version they make of the table's VERSION; None: another broker wrote the table meanwhile."""
+        """Return the version after the changes since VERSION; None: another broker wrote the table meanwhile."""
         since = self.since(version)
         return since[-1].version if since else None if since is None else version
 
     def behind(self, version: DataVersion, known: Container[str]) -> dict[str, E | None]:
-        """Return what the table of VERSION lacks, by name; None for what is gone.
+        """Return the changes that the table of VERSION lacks, by name; None for deleted entries.
 
-        Of a table that another broker wrote these are the names that it does not have; it has those KNOWN.
+        If another broker wrote the table, these are only the names that it does not have; KNOWN are those it has.
         """
         since = self.since(version)
         if since is None:
@@ -122,7 +122,7 @@ class KeptChanges(Generic[E]):
         return {change.name: change.entry for change in since}
 
     def applied(self, version: DataVersion, entries: Mapping[str, E]) -> dict[str, E]:
-        """Return the ENTRIES of the table of VERSION as they are with the changes."""
+        """Return the ENTRIES of the table of VERSION with the changes applied."""
         lacking = self.behind(version, entries)
         there = {name: entry for name, entry in entries.items() if name not in lacking}
         return there | {name: entry for name, entry in lacking.items() if entry is not None}
@@ -139,7 +139,7 @@ def change_paths(disk: Disk, root: str, name: str) -> dict[int, str]:
 
 
 def backup_name(name: str) -> str:
-    """Return the name under which the changes stay that the table NAME has, and its backup lacks."""
+    """Return the name of the changes that the table NAME has but its backup lacks."""
     return f"{name}.bak"
 
 
@@ -156,7 +156,7 @@ def _read(disk: Disk, path: str, form: TableForm[E]) -> Iterator[Change[E]]:
             return
         try:
             if len(content) < size or zlib.crc32(content) != crc:
-                raise ValueError("it is not whole")
+                raise ValueError("it is truncated")
             change = _read_change(content.decode(), form)
         except (ValueError, LookupError, TypeError) as error:
             logger.warning("change not read path=%s at=%d reason=%s", path, at, error)
@@ -177,7 +177,7 @@ def _read_change(text: str, form: TableForm[E]) -> Change[E]:
 
 
 class KeptTable(Generic[E]):
-    """The table in FILE, of FORM. `entries` is what stands in it now: read it, and change it by `put` and `drop`."""
+    """The table in FILE, of FORM. `entries` is its current content: read it; change it with `put` and `drop`."""
 
     def __init__(
         self,
@@ -194,43 +194,42 @@ class KeptTable(Generic[E]):
         self._folder = f"{file.root}/{FOLDER}"
         loaded = file.load(form.parse)
         if loaded.problem:
-            logger.warning("state file was broken file=%s problem=%s", file.name, loaded.problem)
+            logger.warning("state file was damaged file=%s problem=%s", file.name, loaded.problem)
         table = loaded.value or form.read({})
         self.version, self.entries, self._others = table.version, table.entries, table.others
-        #: Entries of the file that cannot be read. They stay in it as they are until they are replaced.
+        #: Entries of the file that cannot be read. They are not changed until they are replaced.
         self.unread = table.unread
-        #: The text of the entries, in their order: whoever writes the table has it, one thread at a time.
+        #: The text of the entries, in order. One thread at a time owns it: the one that writes the table.
         self._texts: dict[str, str] = {}
-        #: What changed since the texts were brought up to date: names that went, then entries; None: everything.
+        #: Changes since the texts were updated: deleted names, then entries; None: everything.
         self._gone: set[str] = set()
         self._news: dict[str, E] | None = None
         #: Called after every change, with the name of the entry.
         self.on_change: list[Callable[[str], None]] = [] if changed is None else [changed]
         self._number = 0
-        #: Does the file say something else than the table?
+        #: Does the file differ from the table?
         self._is_changed = self._replay()
-        #: May the file that the next writing makes the backup lack older changes?
+        #: Does the next backup need older changes as well?
         self._needs_older = self._is_changed
         self._saving = False
         self._saver: Flusher | None = None
         self._changes: FileMapping | None = None
         self._at = 0
-        #: Bytes of changes that were ever written, and how many of them the file has.
+        #: Bytes of all changes ever written, and of those that the file has.
         self._written = self._saved = 0
         self._dirty: list[Syncable] = []
-        self._flusher = Flusher("not started: works at once")
+        self._flusher = Flusher("not started: flushes at once")
         self._group = GroupCommit(self._collect, self._flusher)
 
-    # --- beginning and ending
-
     def _replay(self) -> bool:
-        """Apply the changes that the file does not have; return whether there are any, or may be."""
+        """Apply the changes that the file does not have; return whether there are, or may be, any."""
         changes = KeptChanges(self._disk, self._file.root, self._file.name, self._form)
         self._number = changes.number
         version = changes.version_after(self.version)
         if version is None:
             logger.warning(
-                "another broker wrote the file: only new entries are kept file=%s", self._file.name
+                "file written by another broker: only new entries are applied file=%s",
+                self._file.name,
             )
         lacking = changes.behind(self.version, self.entries)
         for name, entry in lacking.items():
@@ -239,50 +238,48 @@ class KeptTable(Generic[E]):
         return bool(changes.paths or lacking)
 
     def start(self, saver: Flusher, flusher: Flusher, call_owner: CallOwner) -> None:
-        """From now on write the whole table by SAVER, when `tick` is called; sync changes by FLUSHER."""
+        """From now on, write the complete table with SAVER, in `tick`; sync changes with FLUSHER."""
         self._saver = saver
         self._flusher = flusher
         if self._is_changed:
-            # What was replayed may be in the page cache only, whoever was killed behind it.
+            # The replayed changes may be only in the page cache, if the last process was killed.
             paths = self._paths(self._file.name) | self._paths(backup_name(self._file.name))
             self._dirty = [*self._names(), *map(self._disk.open_map, paths.values())]
             self._written += 1
         self._begin_group(call_owner)
 
     def _begin_group(self, call_owner: CallOwner) -> None:
-        """Sync from now on what the file does not have, whatever became of earlier syncs."""
+        """Sync from now on what the file does not have, whatever the result of earlier syncs was."""
         self._group = GroupCommit(
             self._collect, self._flusher, flushed_offset=self._saved, call_owner=call_owner
         )
         self._group.flush_up_to(self._written)
 
     def close(self) -> None:
-        """Write the whole table if it has changes, here and now; the saver has ended. Raises StoreError."""
+        """Write the complete table now if it has changes; the saver has ended. Raises StoreError."""
         unsure, self._saving = self._saving, False
         self._saver = None
         if self._is_changed or unsure:
             self._save_now()
 
-    # --- changing
-
     def put(self, name: str, entry: E) -> None:
-        """Let NAME be ENTRY; raises StoreError, and then nothing has changed."""
+        """Set NAME to ENTRY; raises StoreError, and then nothing has changed."""
         self._change(name, entry)
 
     def put_late(self, name: str, entry: E) -> None:
-        """Let NAME be ENTRY, which a kill may lose: the file has it once the whole table is written."""
+        """Set NAME to ENTRY, which a kill may lose: the file has it once the complete table is written."""
         self._apply(name, entry)
         self._is_changed = True
         self._tell(name)
 
     def drop(self, name: str) -> None:
-        """Let there be no NAME; raises StoreError, and then nothing has changed."""
+        """Delete NAME; raises StoreError, and then nothing has changed."""
         self._change(name, None)
 
     def put_all(self, entries: Mapping[str, E | None]) -> None:
-        """Let each name of ENTRIES be its entry (None: there is none), written at once; what is so already is left.
+        """Set each name of ENTRIES to its entry (None: delete it), in one write; entries without a change are skipped.
 
-        Raises StoreError: then nothing has changed, but of a table that no thread writes the first ones may have.
+        Raises StoreError: then nothing has changed; without a saver thread, the first ones may have.
         """
         changes = {name: one for name, one in entries.items() if self.entries.get(name) != one}
         if self._saver is None or self._written - self._saved > CHANGES_MAX:
@@ -343,13 +340,11 @@ class KeptTable(Generic[E]):
                 self._news[name] = entry
 
     def when_safe(self, done: Waiter) -> None:
-        """Call DONE with None once all that was changed is on the device, or with the error of the device.
+        """Call DONE with None once all changes are on disk, or with the error.
 
-        After a sync that failed it is an error until the whole table was written.
+        After a failed sync this is an error until the complete table was written.
         """
         self._group.wait_for(self._written, done)
-
-    # --- changes
 
     def _write(self, record: bytes) -> None:
         if self._changes is None or self._at + len(record) > self._changes.size:
@@ -367,7 +362,7 @@ class KeptTable(Generic[E]):
             self._dirty.append(self._changes)
 
     def _names(self) -> list[Syncable]:
-        """Return what must be synced so that a new file of changes is found: its name, and those of its folders."""
+        """Return the names to sync so that a new file of changes is found: its own, and those of its folders."""
         folder = self._folder
         above = [folder, posixpath.dirname(folder), self._file.root]
         return [FolderSync(self._disk, one) for one in above]
@@ -376,17 +371,13 @@ class KeptTable(Generic[E]):
         dirty, self._dirty = self._dirty, []
         return self._written, dirty
 
-    # --- the whole table
-
     def tick(self) -> None:
-        """Begin to write the whole table, if it changed and is not being written."""
+        """Start writing the complete table, if it changed and is not being written."""
         if self._saver is None or self._saving or not self._is_changed:
             return
         self._saving = True
         self._is_changed = False
-        self._changes = (
-            None  # Whoever syncs it holds it; what changes from now on goes to the next file.
-        )
+        self._changes = None  # The sync job keeps it open; later changes go to the next file.
         number, written = self._number, self._written
         group, save = self._group, self._file.saving(self._rendering())
 
@@ -401,7 +392,7 @@ class KeptTable(Generic[E]):
             self._saved = written
             if group.failure is None:
                 group.reached(written)
-            else:  # What that sync did not bring to the device, the file has now.
+            else:  # The file now has the changes that were not synced.
                 self._begin_group(group.call_owner)
             self._retire_changes(number)
 
@@ -411,9 +402,9 @@ class KeptTable(Generic[E]):
         self._saver.submit(FlushJob([save], done))
 
     def _rendering(self) -> Callable[[], Iterator[str]]:
-        """Return what makes the text of the table as it is now, in any thread, as long as no other one does.
+        """Return a function that makes the text of the present table. It may run in any thread, one at a time.
 
-        What is copied here is what changed.
+        Only the changes are copied here.
         """
         head: Object = {"dataVersion": self.version.to_json(), **self._others}
         unread = [render_member(name, one.bean, 1) for name, one in self.unread.items()]
@@ -434,7 +425,7 @@ class KeptTable(Generic[E]):
         )
 
     def _save_now(self) -> None:
-        """Write the whole table in this thread."""
+        """Write the complete table in this thread."""
         self._file.save(self._rendering()())
         self._is_changed = False
         self._saved = self._written
@@ -442,10 +433,10 @@ class KeptTable(Generic[E]):
         self._retire_changes(self._number)
 
     def _retire_changes(self, last: int) -> None:
-        """Keep the changes up to file LAST, which the whole table has, for its backup; delete what that has.
+        """Keep the changes up to file LAST, which the complete table has, for its backup; delete older ones.
 
-        The oldest go first, and all that follows one that cannot be renamed stays: the last record, with the version of
-        the file, must not go before others, for it is how the next start knows that it has nothing to apply.
+        The oldest file is renamed first, and after one that cannot be renamed all stay. The last record, with the
+        version of the file, must stay longest: it shows the next start that nothing is to be applied.
         """
         if not last:
             return

@@ -1,11 +1,11 @@
-"""The damaged places of a replica's log, until what another replica has there replaces them.
+"""The damaged places of a replica's log, until the bytes of another replica replace them.
 
-A replica never changes a damaged record by itself: its log would differ from the others', and a follower would take the
-change for what was sent. It notes the place, leaves the record out of what it serves, and puts the bytes of another
-replica there as soon as it gets them (healing.py).
+A replica never changes a damaged record by itself: its log would differ from the others', and a follower would copy the
+change as if the master had sent it. It notes the place, does not serve the record, and replaces it by the bytes of
+another replica as soon as it receives them (healing.py).
 
 `pocketmq/damaged.json` keeps the places over restarts: {"version":1,"damaged":[[log offset, end],…]}. A place is one
-record whose body does not match its CRC, or bytes that are no records. Not thread-safe: the store's owner calls it.
+record whose body does not match its CRC, or bytes that are not records. Not thread-safe: the store's owner calls it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _VERSION: Final = 1
 class KnownDamage:
     """The damaged places of a log, by log offset. `healed`: how many were replaced since the store was opened.
 
-    A place is `awaited` as long as somebody may bring what stood there: readers wait for it instead of passing it over.
+    A place is `awaited` as long as another replica may have its bytes: readers wait instead of skipping it.
     """
 
     def __init__(self, disk: Disk, folder: str) -> None:
@@ -36,7 +36,7 @@ class KnownDamage:
         self._path = f"{folder}/{_NAME}"
         self.places: dict[int, int] = load_places(disk, folder)
         self.awaited: set[int] = set()
-        #: Does anybody bring what is awaited?
+        #: Is there a component that requests awaited places?
         self.has_healer = False
         self.healed = 0
         self._is_changed = False
@@ -45,7 +45,7 @@ class KnownDamage:
         return len(self.places)
 
     def add(self, start: int, end: int) -> None:
-        """Note that the bytes [START, END) are damaged; those that follow a place which ends at START extend it."""
+        """Note that the bytes [START, END) are damaged. They extend a place that ends at START."""
         for known, known_end in self.places.items():
             if known <= start <= known_end and known != start:
                 start, end = known, max(end, known_end)
@@ -59,7 +59,7 @@ class KnownDamage:
             self._is_changed = True
 
     def awaits(self, log_offset: int) -> bool:
-        """Is what stands at LOG_OFFSET damaged, and about to be replaced?"""
+        """Is LOG_OFFSET damaged, and may it still be replaced?"""
         return log_offset in self.awaited or any(
             start <= log_offset < self.places[start] for start in self.awaited
         )
@@ -69,11 +69,11 @@ class KnownDamage:
         return any(start <= log_offset < end for start, end in self.places.items())
 
     def give_up(self, start: int) -> None:
-        """Nobody has what stood at START: readers pass it over."""
+        """Note that no replica has the bytes at START: readers skip them."""
         self.awaited.discard(start)
 
     def shrink(self, start: int, to: int) -> bool:
-        """The place at START is healed up to TO; return whether it is healed as a whole."""
+        """Note that the place at START is healed up to TO; return whether it is completely healed."""
         end = self.places.pop(start)
         is_awaited = start in self.awaited
         self.awaited.discard(start)
@@ -87,14 +87,14 @@ class KnownDamage:
         return False
 
     def forget(self, begin: int, end: int) -> None:
-        """The log begins at BEGIN and ends at END: places outside are gone."""
+        """Forget places outside of the log, which begins at BEGIN and ends at END."""
         for start in [one for one in self.places if not begin <= one < end]:
             del self.places[start]
             self.awaited.discard(start)
             self._is_changed = True
 
     def save(self) -> None:
-        """Write the file, if it lacks anything; what cannot be written is tried again."""
+        """Write the file, unless it is up to date. If that fails, the next call tries again."""
         if not self._is_changed:
             return
         text = json.dumps({"version": _VERSION, "damaged": sorted(self.places.items())})
@@ -102,13 +102,13 @@ class KnownDamage:
             self._disk.make_folders(self._folder)
             self._disk.write_atomically(self._path, text.encode())
         except StoreFull as error:
-            logger.warning("damaged places not noted reason=%s", error.message)
+            logger.warning("damaged places not saved reason=%s", error.message)
             return
         self._is_changed = False
 
 
 def load_places(disk: Disk, folder: str) -> dict[int, int]:
-    """Return the damaged places that FOLDER, our own of a store, tells of; nothing if that cannot be read."""
+    """Return the damaged places in the file in FOLDER, PocketMQ's folder of a store; none if it cannot be read."""
     path = f"{folder}/{_NAME}"
     try:
         if not disk.exists(path):

@@ -1,9 +1,9 @@
-"""The rows of a store's files as they are in their folders: log, queues, timer log.
+"""The sequences of a store's files as they are in their folders: log, queues, timer log.
 
 The name of a file is the offset of its first byte, in twenty digits. Nothing here writes, grows or locks a file. The
-store may be live, cut short, or damaged, on any disk. `row_files` and `FileRow` list a row; `FilePages` and `PagedRow`
-read single places, local files through a descriptor, remote ones page by page. What is after the end of a file reads as
-zeros there.
+store may be live, truncated, or damaged, on any disk. `row_files` and `FileRow` list a sequence; `FilePages` and
+`PagedRow` read single places, local files through a descriptor, remote ones page by page. They return zeros for bytes
+after the end of a file.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from ..proto.errors import OffsetOutOfRange
 from .disk import Buffer, Disk, Entry, Mapping
 from .files import NAME_DIGITS
 
-#: A record, or a row of entries, never holds so many zeros; a file's tail does.
+#: A record, or a sequence of entries, never has so many zeros, but the end of a file may.
 _PROBE_BYTES: Final = 8 << 20
-#: What one request for a page of a remote file asks for, and how many pages of a file are kept.
+#: The size of a page of a remote file, and how many pages per file are cached.
 _PAGE_BYTES: Final = 1 << 16
 _PAGES_MAX: Final = 64
-#: Pieces in which a whole remote file is read.
+#: The size of pieces in which a complete remote file is read.
 _PIECE_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RowFile:
-    """One file of SIZE bytes whose first byte stands at START of its row."""
+    """One file of SIZE bytes whose first byte is at START of its sequence."""
 
     path: str
     start: int
@@ -49,7 +49,7 @@ class RowFile:
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """The files in FOLDER, in order; STRANGE are names that are no offsets."""
+    """The files in FOLDER, in order; STRANGE are names that are not offsets."""
 
     folder: str
     files: tuple[RowFile, ...] = ()
@@ -57,7 +57,7 @@ class FileRow:
 
     @classmethod
     def listed(cls, disk: Disk, folder: str) -> FileRow:
-        """Return the row in FOLDER as it is now, empty files too."""
+        """Return the present files in FOLDER, including empty ones."""
         entries = [entry for entry in disk.list(folder) if not entry.is_folder]
         files = (
             RowFile(posixpath.join(folder, entry.name), int(entry.name), entry.size)
@@ -74,7 +74,7 @@ class FileRow:
 
     @property
     def end(self) -> int:
-        """Offset behind the last byte that the files have room for; 0 without files."""
+        """The end of the last file; 0 without files."""
         return self.files[-1].end if self.files else 0
 
     @property
@@ -84,7 +84,7 @@ class FileRow:
         return max(sizes, key=sizes.count) if sizes else 0
 
     def at(self, offset: int) -> RowFile | None:
-        """Return the file whose range holds OFFSET; None in a hole or outside."""
+        """Return the file with OFFSET; None in a hole or outside."""
         place = bisect_right([file.start for file in self.files], offset) - 1
         return self.files[place] if place >= 0 and offset < self.files[place].end else None
 
@@ -98,10 +98,10 @@ def _is_offset(entry: Entry) -> bool:
 
 
 def row_files(disk: Disk, folder: str) -> list[RowFile]:
-    """Return the files in FOLDER that are named by an offset, in order; empty ones are left out.
+    """Return the non-empty files in FOLDER that are named by an offset, in order.
 
-    A listing may leave out a file that is made meanwhile, and have the one after it: where one is missing, the folder
-    is listed again, until the same ones are.
+    A listing may miss a file that is created meanwhile, and have the one after it. If one is missing, the folder is
+    listed again, until two listings are equal.
     """
     files, missing = _listed(disk, folder), None
     while (now_missing := list(missing_between(files))) and now_missing != missing:
@@ -118,7 +118,7 @@ def _listed(disk: Disk, folder: str) -> list[RowFile]:
 
 
 def hole_from(disk: Disk, file: RowFile) -> int:
-    """Return a position of the row from which on FILE is one hole; its end where a file system tells of none."""
+    """Return an offset from which on FILE is one hole; its end if the file system does not report holes."""
     with_data = disk.open_map(file.path, writable=False)
     try:
         return file.start + with_data.data_end(0, file.size)
@@ -127,9 +127,9 @@ def hole_from(disk: Disk, file: RowFile) -> int:
 
 
 def zeros_from(disk: Disk, file: RowFile) -> int:
-    """Return a position of the row from which on FILE is surely zero: where its last hole begins, or some MiB behind.
+    """Return an offset from which on FILE certainly has only zeros: where its last hole begins, or some MiB later.
 
-    Where a file system tells of no holes, this is found by halving, with a look at some MiB each time.
+    If the file system does not report holes, it is found by a binary search that reads some MiB each time.
     """
     hole = hole_from(disk, file)
     if hole < file.end or file.size <= _PROBE_BYTES:
@@ -146,18 +146,18 @@ def zeros_from(disk: Disk, file: RowFile) -> int:
 
 
 def missing_between(files: Sequence[RowFile]) -> Iterator[tuple[int, int]]:
-    """Yield [start, end) of each part of the row that lies between files and in none."""
+    """Yield [start, end) of each part of the sequence between files that no file covers."""
     for before, after in pairwise(files):
         if before.end < after.start:
             yield before.end, after.start
 
 
 def require_joined(files: Sequence[RowFile], what: str) -> None:
-    """Raise OffsetOutOfRange, which names the first gap, unless FILES, of the row WHAT, follow each other."""
+    """Raise OffsetOutOfRange with the first gap, unless FILES, of the sequence WHAT, have no gaps."""
     for start, end in missing_between(files):
         raise OffsetOutOfRange(
-            f"{what}: bytes {start:,} to {end:,} are missing: no file between the others holds them; "
-            "with failOnDataLoss=false what is there is read",
+            f"{what}: bytes {start:,} to {end:,} are missing, because a file is missing. Set "
+            "failOnDataLoss=false to read the rest",
             field="failOnDataLoss",
             start=start,
             end=end,
@@ -167,9 +167,9 @@ def require_joined(files: Sequence[RowFile], what: str) -> None:
 def queue_folders(
     disk: Disk, root: str, topics: Collection[str] | None = None
 ) -> Iterator[tuple[str, int, str]]:
-    """Yield (topic, queue id, folder) of every queue below ROOT (`consumequeue`, `batchconsumequeue`), of TOPICS alone.
+    """Yield (topic, queue id, folder) of each queue below ROOT (`consumequeue`, `batchconsumequeue`), only of TOPICS.
 
-    Queues come in the order of their numbers.
+    Queues are in the order of their ids.
     """
     for topic in disk.list(root):
         if topic.is_folder and (topics is None or topic.name in topics):
@@ -180,12 +180,12 @@ def queue_folders(
 
 
 def _is_id(name: str) -> bool:
-    """Is NAME a number as Java writes it?"""
+    """Is NAME a queue id as RocketMQ writes it?"""
     return name.isascii() and name.isdigit() and str(int(name)) == name
 
 
 class FilePages:
-    """The file PATH of SIZE bytes, whose first byte stands at START of its row. MAPPED: it is a local one."""
+    """The file PATH of SIZE bytes, whose first byte is at START of its sequence. MAPPED: the file is local."""
 
     def __init__(self, disk: Disk, path: str, size: int, *, mapped: bool, start: int = 0) -> None:
         self.path = path
@@ -199,7 +199,7 @@ class FilePages:
     def _mapping(self) -> Mapping | None:
         try:
             return self._disk.open_map(self.path, writable=False)
-        except OSError:  # A live broker's retention deleted it after the folder was listed.
+        except OSError:  # The retention of a running broker deleted it after the folder was listed.
             return None
 
     @cached_property
@@ -214,10 +214,10 @@ class FilePages:
         return self.start + self.size
 
     def read(self, at: int, size: int) -> Buffer:
-        """Return SIZE bytes from AT, somewhere in the file; zeros for what it does not have.
+        """Return SIZE bytes from AT; zeros after the end of the file.
 
-        Of a local file not through the map: a page fault reads ahead as much as a megabyte, and takes 5 ms for it
-        instead of 0.06 (measured, nothing in memory).
+        A local file is not read through the map: a page fault reads up to a megabyte ahead, which takes 5 ms instead
+        of 0.06 (measured with an empty page cache).
         """
         if not self._mapped:
             data = self._of_pages(at, size)
@@ -229,7 +229,7 @@ class FilePages:
         return _filled(data, size)
 
     def read_next(self, at: int, size: int) -> Buffer:
-        """Do what `read` does, faster for those who go through a file from one end to the other."""
+        """Return the same as `read`, faster for reading a file from one end to the other."""
         return _filled(self._view[at : at + size], size) if self._mapped else self.read(at, size)
 
     def _of_pages(self, at: int, size: int) -> Buffer:
@@ -258,14 +258,14 @@ class FilePages:
 
     @property
     def data_end(self) -> int:
-        """A position from which on the file is zeros, that of the last byte that is none or some MiB behind it."""
+        """A position from which on the file has only zeros: after its last other byte, or some MiB later."""
         try:
             return zeros_from(self._disk, RowFile(self.path, 0, self.size))
         except FileNotFoundError:
             return 0
 
     def pieces(self, begin: int, end: int, overlap_bytes: int) -> Iterator[tuple[int, Buffer]]:
-        """Yield position and bytes of the pieces of [BEGIN, END), each from OVERLAP_BYTES before the last one's end."""
+        """Yield position and bytes of pieces of [BEGIN, END), each from OVERLAP_BYTES before the previous end on."""
         end = min(end, self.size)
         if self._mapped:
             yield begin, self._view[begin:end]
@@ -280,7 +280,7 @@ class FilePages:
 
 
 class PagedRow:
-    """The files in FOLDER, named by the offset of their first byte, as they were when first asked for."""
+    """The files in FOLDER, named by the offset of their first byte. They are listed once, on first use."""
 
     def __init__(self, disk: Disk, folder: str, *, mapped: bool) -> None:
         self.folder = folder
@@ -289,7 +289,7 @@ class PagedRow:
 
     @cached_property
     def files(self) -> list[FilePages]:
-        """The files in order; what has no number for a name, or no length, is left out."""
+        """The files in order; files without a number as name, and empty files, are left out."""
         return [
             FilePages(self._disk, file.path, file.size, mapped=self._mapped, start=file.start)
             for file in row_files(self._disk, self.folder)
@@ -301,21 +301,21 @@ class PagedRow:
 
     @property
     def begin(self) -> int:
-        """Offset of the first byte that is there; 0 for a row without files."""
+        """Offset of the first byte; 0 for a sequence without files."""
         return self.files[0].start if self.files else 0
 
     @property
     def limit(self) -> int:
-        """Offset behind the last file, which may be unwritten for the most part."""
+        """The end of the last file, most of which may be unwritten."""
         return self.files[-1].end if self.files else 0
 
     def file_at(self, offset: int) -> FilePages | None:
-        """Return the file whose range holds OFFSET; None outside the row and where a file is missing."""
+        """Return the file with OFFSET; None outside the sequence and where a file is missing."""
         index = bisect_right(self._starts, offset) - 1
         return self.files[index] if index >= 0 and offset < self.files[index].end else None
 
     def file_after(self, offset: int) -> FilePages | None:
-        """Return the first file that begins behind OFFSET."""
+        """Return the first file that begins after OFFSET."""
         index = bisect_right(self._starts, offset)
         return self.files[index] if index < len(self.files) else None
 

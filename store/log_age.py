@@ -10,7 +10,7 @@ from .format.log import BLANK_SIZE
 
 
 class LogAge:
-    """How old the newest file of LOG is, and whether that is old enough to close it (`store.log_roll_ms`; 0: never).
+    """The age of the newest file of LOG, and whether it must be closed for it (`store.log_roll_ms`; 0: never).
 
     The age counts from the store time of the file's first record, in wall time. If the wall clock was set back to
     before that time, the age counts from the first check afterwards.
@@ -23,7 +23,7 @@ class LogAge:
         self._since_ms = 0
 
     def is_due(self, now_ms: int) -> bool:
-        """Return whether the newest file is to be closed at NOW_MS: it is neither empty nor closed, and old enough."""
+        """Return whether to close the newest file at NOW_MS: it is neither empty nor closed, and old enough."""
         roll_ms = self._config.log_roll_ms
         file = self._log.files.last if roll_ms else None
         if file is None or file.position == 0 or file.room < BLANK_SIZE:
@@ -37,7 +37,7 @@ class LogAge:
 
 
 def _first_store_ms(log: CommitLog, file: MappedFile) -> int | None:
-    """Return the store time of the first record of FILE; None if none can be read there."""
+    """Return the store time of the first record of FILE; None if it cannot be read."""
     try:
         return store_time_ms(log, file.start)
     except errors.DiskFailure:

@@ -1,10 +1,10 @@
-"""The commit log read in ranges of one file, on any disk: for work that is cut among tasks.
+"""Reads the commit log in ranges of one file, on any disk, for work that is divided into tasks.
 
 A range may begin and end at any byte: it owns the records that *begin* inside it. If it begins where the file does,
-reading starts there; anywhere else it starts at the first valid record (format/log.py). So ranges of a file together
-give every record once. Damage is what is between two valid records, or between the last one and the end. It belongs to
-the range that owns the record before it. Zeros after the last record, and the blank that closes a file, are no damage;
-nor is a record that was cut short at the very end of the log, because a broker may be writing it.
+reading starts there; anywhere else it starts at the first valid record (format/log.py). So all ranges of a file
+together return each record once. Damage is what is between two valid records, or between the last one and the end. It
+belongs to the range that owns the record before it. Zeros after the last record, and the blank that closes a file, are
+no damage; nor is a truncated record at the very end of the log, because a broker may be writing it.
 
 Memory: one window of about 1 MiB, or the largest record; a size above `RECORD_BYTES_MAX` is damage.
 """
@@ -30,9 +30,9 @@ from .format.log import (
 )
 from .listing import RowFile, zeros_from
 
-#: What is read and parsed at a time: it should fit the processor's cache.
+#: Bytes read and parsed at a time: they should fit the processor's cache.
 WINDOW_BYTES: Final = 1 << 20
-#: Apache's limit is 4 MiB for a body unless it is configured; a size above this is damage.
+#: RocketMQ's default limit is 4 MiB for a body. A size above this is damage.
 RECORD_BYTES_MAX: Final = 64 << 20
 
 
@@ -41,7 +41,7 @@ _NO_RECORDS: Final = parse_run(b"", np.zeros(0, np.int64))
 
 @dataclass(frozen=True, slots=True)
 class LogDamage:
-    """Bytes [START, END) of the log, in the file PATH, that hold no sound record."""
+    """Bytes [START, END) of the log, in the file PATH, without a valid record."""
 
     path: str
     start: int
@@ -55,7 +55,7 @@ class LogDamage:
 
 @dataclass(frozen=True, slots=True)
 class PlacedRecords:
-    """Sound records: COLUMNS, whose places count in DATA, whose first byte stands at BASE of the log."""
+    """Valid records: COLUMNS, with positions in DATA, whose first byte is at BASE of the log."""
 
     data: Bytes
     base: int
@@ -63,7 +63,7 @@ class PlacedRecords:
 
 
 class LogRange:
-    """The bytes [BEGIN, END) of FILE; nothing from LIMIT on is looked at. All count from the beginning of the log."""
+    """The bytes [BEGIN, END) of FILE; nothing from LIMIT on is read. All are offsets in the log."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class LogRange:
         self._limit = file.end if limit is None else min(limit, file.end)
 
     def __iter__(self) -> Iterator[PlacedRecords | LogDamage]:
-        """Yield what the range holds, in order. FileNotFoundError if the file is gone."""
+        """Yield the content of the range, in order. FileNotFoundError if the file was deleted."""
         at = self._begin
         follows = at == self._file.start  # Must a record begin at AT?
         while at < self._limit and (follows or at < self._end) and not self._is_over(at, follows):
@@ -104,7 +104,7 @@ class LogRange:
         return int(np.searchsorted(found.columns.starts, self._end - found.base))
 
     def _owned_end(self, found: PlacedRecords) -> int:
-        """Return where the last record of FOUND that begins inside the range ends."""
+        """Return the end of the last record of FOUND that begins inside the range."""
         last = self._count(found) - 1
         return found.base + int(found.columns.starts[last] + found.columns.sizes[last])
 
@@ -124,7 +124,7 @@ class LogRange:
             first = row
 
     def _next(self, at: int) -> PlacedRecords | None:
-        """Return the first sound records from AT on, as many as a window holds; None if no more follow."""
+        """Return the first valid records from AT on, up to a full window; None if no more follow."""
         window = WINDOW_BYTES
         while at + LEAST_SIZE <= self._limit:
             data = self._read(at, window)
@@ -143,7 +143,7 @@ class LogRange:
         return None
 
     def _cut_record(self, data: Bytes, at: int) -> tuple[int, int] | None:
-        """Return start and size of the first record in DATA that may be whole with more bytes behind it."""
+        """Return start and size of the first record in DATA that may be complete with more bytes."""
         for start in placed_starts(data, at).tolist():
             size, _ = size_and_magic(data.data, start)
             fits = size <= RECORD_BYTES_MAX and at + start + size <= self._limit
@@ -155,10 +155,8 @@ class LogRange:
         size = min(size, self._limit - at)
         return as_bytes(self._disk.read_at(self._file.path, at - self._file.start, size))
 
-    # --- what is no record ---------------------------------------------------------------------------------------
-
     def _is_over(self, at: int, follows: bool) -> bool:
-        """Does the log, or the file's part of it, end at AT, behind a record?"""
+        """Does the log, or its part in this file, end at AT, after a record?"""
         if not follows:
             return False
         if self._file.end - at < BLANK_SIZE:
@@ -167,7 +165,7 @@ class LogRange:
         return len(head) < BLANK_SIZE or is_blank(head, 0, self._file.end - at)
 
     def _tail(self, at: int) -> Iterator[LogDamage]:
-        """Yield the rest of the file from AT on, behind which no record stands; nothing if all of it is zero."""
+        """Yield the rest of the file from AT on, after which there is no record; nothing if all of it is zero."""
         place = at
         while place < self._limit:
             data = self._read(place, WINDOW_BYTES)
@@ -185,10 +183,10 @@ class LogRange:
 
 
 def log_in_use(disk: Disk, files: Sequence[RowFile], known: int = 0) -> tuple[list[RowFile], int]:
-    """Return FILES up to the last one that holds a record, and where that record ends; 0 without files.
+    """Return FILES up to the last one with a record, and the end of that record; 0 without files.
 
-    A broker makes the next file, and the one behind it, before it needs them. At KNOWN, if that is in a file, stands a
-    record: what lies before it in its file is not looked at.
+    A broker creates up to two files ahead. KNOWN, if it is in a file, is the offset of a record: earlier bytes of its
+    file are not read.
     """
     for count in range(len(files), 0, -1):
         last = files[count - 1]
@@ -199,10 +197,10 @@ def log_in_use(disk: Disk, files: Sequence[RowFile], known: int = 0) -> tuple[li
 
 
 def log_end(disk: Disk, file: RowFile, begin: int | None = None) -> int:
-    """Return where the last sound record of FILE, behind which none has any, ends; its beginning without records.
+    """Return the end of the last valid record of FILE, the last file with records; its start if there are none.
 
-    With BEGIN, where a record stands, what lies before it is not looked at. What lies behind damage and is older than
-    what lies in front of it is a rest of an earlier life of the file.
+    With BEGIN, the offset of a record, earlier bytes are not read. Records after damage that are older than those
+    before it are remains of an earlier use of the file.
     """
     begin = file.start if begin is None else begin
     end = begin

@@ -1,15 +1,15 @@
-"""Damage in the log, covered so that what follows it stays readable.
+"""Replaces damage in the log, so that the records after it stay readable.
 
 Apache RocketMQ ends the log at the first record that it cannot read. So a damaged record between valid ones must become
-one that it can read and does not deliver: a *void*, a record with the transaction type "rolled back", which gets no
-queue entry and no key in either broker.
+one that it can read and does not deliver: a *tombstone*, a record with the transaction type "rolled back", which gets
+no queue entry and no key in either broker.
 
     a record with a wrong body   stays where it is; its type becomes "rolled back", its CRC that of the body
-    other bytes                  are covered by voids of topic `VOID`, whose bodies they are
+    other bytes                  become the bodies of tombstones of topic `VOID`
     from there to the file's end a blank closes the file
 
-Covered bytes may contain heads of records with torn bodies, and queue entries that an Apache broker uses may point to
-them. So no magic is left in them. What is overwritten is saved first, as `<root>/pocketmq/broken/log-<offset>`.
+These bytes may contain heads of records with torn bodies, and queue entries that a RocketMQ broker uses may point to
+them. So no magic is left in them. Overwritten bytes are saved first, as `<root>/pocketmq/broken/log-<offset>`.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from .format.log import MAGIC_PATTERN, blank
 from .recovery.scan import FileDamage
 
 VOID_TOPIC: Final = "VOID"
-#: No reader should have to hold a void of a gigabyte.
+#: The maximum size of a tombstone: readers should not have to buffer a gigabyte.
 _VOID_SIZE_MAX: Final = 1 << 20
-#: More than this is not copied aside; it stays readable in the log.
+#: Larger parts are not saved; they stay readable in the log.
 _SAVED_SIZE_MAX: Final = 64 << 20
 
 
 class LogRepair:
-    """Repairs log files; what is overwritten goes to FOLDER on DISK."""
+    """Repairs log files. Overwritten bytes are saved in FOLDER on DISK."""
 
     def __init__(self, disk: Disk, folder: str) -> None:
         self._disk = disk
         self._folder = folder
 
-    def void(self, file: MappedFile, damage: FileDamage, store_ms: int) -> None:
-        """Make DAMAGE in FILE harmless; STORE_MS is the store time of the record before it."""
+    def replace(self, file: MappedFile, damage: FileDamage, store_ms: int) -> None:
+        """Replace DAMAGE in FILE by a tombstone; STORE_MS is the store time of the record before it."""
         self.keep(file, damage.start, damage.end)
         if damage.is_framed:
             self._roll_back(file, damage.start)
@@ -67,7 +67,7 @@ class LogRepair:
         file.put(at, blank(file.size - at))
 
     def keep(self, file: MappedFile, start: int, end: int) -> None:
-        """Save the bytes [START, END) of FILE aside, unless what was there is kept already."""
+        """Save the bytes [START, END) of FILE, unless their previous content is saved already."""
         data = file.mapping.read(start, min(max(0, end - start), _SAVED_SIZE_MAX))
         if any(data):
             self._disk.make_folders(self._folder)
@@ -83,7 +83,7 @@ class LogRepair:
         file.put(at + CRC_AT, crc.to_bytes(4, "big"))
 
     def _cover(self, file: MappedFile, start: int, end: int, store_ms: int) -> None:
-        """Make a void of [START, END): its tail is put first, its head last, the body is there."""
+        """Make a tombstone of [START, END): first write its tail, last its head; the body is not changed."""
         topic = VOID_TOPIC[: end - start - FIXED_SIZE_V4]
         body_start, body_end = start + HEAD_SIZE, end - len(topic) - (FIXED_SIZE_V4 - HEAD_SIZE)
         record = encode_record(

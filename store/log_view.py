@@ -1,11 +1,11 @@
-"""The commit log as it is, walked over all its files, which are mapped.
+"""Reads the commit log of mapped files, from record to record over all files.
 
-A record is *valid* if its lengths agree and its own log offset is where it is. Whether its body matches its CRC is for
-the caller to check. Nothing is written, and a live broker may append meanwhile.
+A record is *valid* if its lengths are consistent and it is at its own log offset. The caller checks whether its body
+matches its CRC. Nothing is written, and a running broker may append meanwhile.
 
-`LogWalk` yields stretches of records, and what is between them. A record begins a stretch if its lengths agree; its own
-log offset may differ (`displaced`). After bytes that are no record, reading continues at the next valid one. The log
-ends in its last file with records, where no valid record follows. Cost: about 0.2 µs per record.
+`LogWalk` yields stretches of records, and the gaps between them. A record begins a stretch if its lengths are
+consistent; its own log offset may differ (`displaced`). After bytes that are not a record, reading continues at the
+next valid one. The log ends in its last file with records, where no valid record follows. Cost: 0.2 µs per record.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from .listing import RowFile
 from .view import StoreView
 
 STRETCH_BYTES: Final = 4 << 20
-#: A file that has no record in its first bytes is one that was made ahead of need.
+#: A file without a record in its first bytes was created ahead and is unused.
 _UNUSED_BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class LogStretch:
-    """Records end to end in one file; positions in COLUMNS count from the file's beginning."""
+    """Consecutive records in one file; positions in COLUMNS count from the file's beginning."""
 
     file: RowFile
     view: memoryview
@@ -46,19 +46,19 @@ class LogStretch:
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """Where each record stands in the log."""
+        """The log offset of each record."""
         return self.columns.starts + self.file.start
 
     @property
     def displaced(self) -> NDArray[np.bool_]:
-        """Which records say that they stand elsewhere."""
+        """Which records have another log offset in their head."""
         wrong: NDArray[np.bool_] = self.columns.log_offset != self.offsets
         return wrong
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Bytes [START, END) of the log without a record. `blank`: what closes a file; `damaged`; `missing`: no file."""
+    """Bytes [START, END) of the log without a record. `blank`: closes a file; `damaged`; `missing`: no file."""
 
     start: int
     end: int
@@ -67,9 +67,9 @@ class Gap:
 
 
 class LogWalk:
-    """The log of FILES, as its files were when this was made.
+    """The log of FILES, with the lengths that they had when this was created.
 
-    KNOWN_END is where it ended when it was last seen. A stretch has some STRETCH_BYTES at most.
+    KNOWN_END is an earlier end of the log. The size of a stretch is about STRETCH_BYTES or less.
     """
 
     def __init__(
@@ -91,17 +91,17 @@ class LogWalk:
 
     @property
     def used(self) -> tuple[RowFile, ...]:
-        """The files up to the last one that holds a record."""
+        """The files up to the last one with a record."""
         return tuple(file for file in self.row.files if file.start < max(self.end, 1))
 
     @property
     def end(self) -> int:
-        """Where the log ends, with the blank that may close its last file."""
+        """The end of the log, including a blank that closes its last file."""
         return self._found_ends()[1]
 
     @property
     def records_end(self) -> int:
-        """Where the log's last sound record ends; found by halving the last file, not by walking it."""
+        """The end of the last valid record, found by a binary search in the last file."""
         return self._found_ends()[0]
 
     def _found_ends(self) -> tuple[int, int]:
@@ -125,12 +125,10 @@ class LogWalk:
                 return file.start + _last_end(view, file.start, first, self._files.data_end(file))
         return self.row.begin
 
-    # --- walking -------------------------------------------------------------------------------------------------
-
     def walk(self, begin: int, end: int | None = None) -> Iterator[LogStretch | Gap]:
-        """Yield what stands in [BEGIN, END) (END None: to the log's end), in order.
+        """Yield the content of [BEGIN, END) (END None: to the log's end), in order.
 
-        A BEGIN within a record begins at the next one.
+        A BEGIN inside a record means the next record.
         """
         stop = self.end if end is None else min(end, self.end)
         behind = None
@@ -164,20 +162,18 @@ class LogWalk:
             at = reached
 
     def _aligned(self, view: memoryview, file: RowFile, at: int, limit: int) -> int:
-        """Return AT if a record or a blank begins there, the next sound record otherwise."""
+        """Return AT if a record or a blank begins there, the next valid record otherwise."""
         if _is_blank(view, at) or _is_sound(view, file.start, at):
             return at
-        limit = min(limit, self._files.data_end(file))  # Behind a blank a gigabyte may be a hole.
+        limit = min(limit, self._files.data_end(file))  # After a blank, a gigabyte may be a hole.
         following = next_sound(view, file.start, at, limit)
         if following is not None:
             return following
-        # Nothing but the closing blank may follow: walk to it from the last record in front.
+        # Only the closing blank may follow: walk to it from the last record before it.
         return _last_end(view, file.start, 0, limit) if limit else at
 
-    # --- finding -------------------------------------------------------------------------------------------------
-
     def first(self) -> LogStretch | None:
-        """Return the first sound record, alone; None for a log without any."""
+        """Return the first valid record, alone; None for a log without any."""
         for file in self.used:
             view = self._files.view(file)
             found = next_sound(view, file.start, 0, self._files.data_end(file))
@@ -190,7 +186,7 @@ class LogWalk:
     ) -> int:
         """Return the log offset of the COUNTth record from the end; `begin` if there are fewer.
 
-        CHOSEN tells which rows of a stretch count; None: all.
+        CHOSEN selects the rows of a stretch that are counted; None: all.
         """
         size, end = 64 << 10, self.records_end
         while True:
@@ -209,7 +205,7 @@ class LogWalk:
     def at_time(self, time_ms: int) -> int:
         """Return the log offset of the first record stored at TIME_MS or later; the log's end if there is none.
 
-        Store times do not fall along the log; where they do, one of the places at which they pass is found.
+        Store times normally do not decrease along the log. Where they do, one of several possible places is returned.
         """
         chosen = self.begin
         for file in self.used:
@@ -234,7 +230,7 @@ class LogWalk:
         return self.end
 
     def sound(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tell for each of OFFSETS whether a sound record stands there."""
+        """Return for each of OFFSETS whether a valid record is there."""
         found = np.zeros(len(offsets), np.bool_)
         for file in self.used:
             rows = np.flatnonzero((offsets >= file.start) & (offsets < file.end))
@@ -245,7 +241,7 @@ class LogWalk:
 
     @property
     def has_stale_tail(self) -> bool:
-        """Do bytes of an earlier life stand behind the log's end, which Apache's broker takes for a record?"""
+        """Is there an old record after the log's end that RocketMQ's broker would use?"""
         file = self.row.at(self.end)
         if file is None:
             return False
@@ -256,9 +252,9 @@ class LogWalk:
 def read_stretch(
     file: RowFile, view: memoryview, at: int, limit: int, size: int
 ) -> tuple[LogStretch | None, int]:
-    """Return the records within SIZE bytes from position AT of FILE, below LIMIT, and where they end.
+    """Return the records within SIZE bytes from position AT of FILE, below LIMIT, and their end.
 
-    A record that is larger comes alone; None if there is none.
+    A larger record is returned alone; None if there is none.
     """
     starts, end = walk(view, at, min(limit, at + size))
     if not len(starts) and at + size < limit:
@@ -274,12 +270,12 @@ def read_stretch(
 
 
 def one_record(file: RowFile, view: memoryview, at: int) -> LogStretch:
-    """Return what stands at position AT of FILE as a record; `well_formed` tells whether it is one."""
+    """Return the bytes at position AT of FILE as a record; `well_formed` is whether it is one."""
     return LogStretch(file, view, parse_run(view, np.array([at], np.int64)))
 
 
 def next_sound(view: memoryview, start: int, at: int, end: int) -> int | None:
-    """Return the position from AT on of the next sound record in VIEW, a file that begins at START; None if none."""
+    """Return the position from AT on of the next valid record in VIEW, a file that begins at START; None if none."""
     position = at + MAGIC_AT
     while (match := MAGIC_PATTERN.search(view, position, max(position, end))) is not None:
         found = match.start() - MAGIC_AT
@@ -298,7 +294,7 @@ def _is_blank(view: memoryview, at: int) -> bool:
 
 
 def _cut(stretch: LogStretch, end: int) -> LogStretch:
-    """Return STRETCH without the records that begin at position END or behind it."""
+    """Return STRETCH without the records that begin at position END or after it."""
     inside = int(np.searchsorted(stretch.columns.starts, end))
     if inside == len(stretch.columns):
         return stretch
@@ -308,7 +304,7 @@ def _cut(stretch: LogStretch, end: int) -> LogStretch:
 def _halve(
     view: memoryview, start: int, low: int, high: int, goes_on: Callable[[int], bool]
 ) -> int:
-    """Return a position near the last sound record for which GOES_ON holds; it holds for all in front of it."""
+    """Return a position near the last valid record for which GOES_ON holds; it holds for all earlier records."""
     while high - low > 2 * RECORD_SIZE_MAX:
         middle = (low + high) // 2
         found = next_sound(view, start, middle, min(high, middle + 2 * RECORD_SIZE_MAX))
@@ -320,7 +316,7 @@ def _halve(
 
 
 def _last_end(view: memoryview, start: int, first: int, end: int) -> int:
-    """Return where the last sound record ends in VIEW that begins in [FIRST, END)."""
+    """Return the end of the last valid record in VIEW that begins in [FIRST, END)."""
     at = _halve(view, start, first, end, lambda _: True)
     reached = first
     while True:
@@ -343,7 +339,7 @@ def _store_ms(view: memoryview, at: int) -> int:
 
 
 def why(view: memoryview, at: int) -> str:
-    """Return what is wrong with the bytes at AT, where no record stands."""
+    """Return why the bytes at AT are not a record."""
     if at + BLANK_SIZE > len(view):
         return "the file ends"
     size, magic = size_and_magic(view, at)

@@ -1,5 +1,5 @@
-"""The message index: a row of index files, of which the newest is filled. message_keys.py says under which keys it has
-a record.
+"""The message index: a sequence of index files, the newest of which is filled. message_keys.py defines the keys of a
+record.
 
 Files are named by the local time of their creation, yyyyMMddHHmmssSSS. Names are never equal and never earlier than the
 newest one. When a file is full, a new one begins where it ended.
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import CorruptIndex, StoreMismatch
+from ..proto.facts import Facts
 from ..proto.java_hash import java_hash
 from ..proto.property_ranges import PropertyRanges
 from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer
@@ -36,7 +37,7 @@ from .message_keys import Bytes, Ints, MessageKeys, key_hashes, keys_of
 logger = logging.getLogger(__name__)
 
 
-#: Keys entered at a time: so many are linked in linear time.
+#: Keys entered at a time: up to this number they are linked in linear time.
 PUT_MAX: Final = 1 << 15
 
 _NAME_FORMAT: Final = "%Y%m%d%H%M%S%f"
@@ -58,7 +59,7 @@ class MessageIndex:
         self._entries = entries
         self._full: list[IndexFile] = []
         self._folder_dirty = False
-        #: Path and length of files that had been cut, as they were found, and of those after them: all are gone.
+        #: Path and found length of files that had been cut, and of those after them. All of these were deleted.
         self.cut: list[tuple[str, int]] = []
 
     @classmethod
@@ -71,12 +72,12 @@ class MessageIndex:
         entries: int,
         discard_after_ms: int | None = None,
     ) -> MessageIndex:
-        """Open the files in FOLDER (none there: an empty index).
+        """Open the files in FOLDER, which may be missing.
 
-        A short file without entries is grown to its full length; one with entries was cut, and goes, with all later
-        ones, to be made again from the log. A file whose name is no number is skipped with a warning. A folder with a
-        number for a name refuses the store. After an unclean stop pass the checkpoint's index time as
-        DISCARD_AFTER_MS: files that end later are deleted, for they may be half on the device.
+        A short file without entries is grown to its full length. One with entries was cut: it is deleted with all later
+        ones, to be built again from the log. A file whose name is not a number is skipped with a warning. For a folder
+        with a number as its name, the store is refused. After an unclean stop pass the checkpoint's index time as
+        DISCARD_AFTER_MS: files that end later are deleted, because they may be incomplete on disk.
         """
         index = cls(disk, folder, slots=slots, entries=entries)
         for entry in disk.list(folder):
@@ -86,7 +87,7 @@ class MessageIndex:
     def _load(self, entry: Entry, discard_after_ms: int | None) -> None:
         path = os.path.join(self.folder, entry.name)
         if not _is_long(entry.name):
-            logger.warning("not an index file: its name is no time", extra={"path": path})
+            logger.warning("index file ignored: its name is not a time %s", Facts(path=path))
             return
         if entry.is_folder:
             raise StoreMismatch(
@@ -94,12 +95,12 @@ class MessageIndex:
                 path=path,
             )
         if len(entry.name) != _NAME_DIGITS:
-            logger.warning("not an index file: its name is no time", extra={"path": path})
+            logger.warning("index file ignored: its name is not a time %s", Facts(path=path))
             return
         try:
             file = IndexFile(self._disk, path, self._slots, self._entries, create=False)
         except FileNotFoundError:
-            return  # A live broker's retention deleted it after the folder was listed.
+            return  # The retention of a running broker deleted it after the folder was listed.
         if self.cut or (entry.size < file.mapping.size and file.header.next_entry > 1):
             self.cut.append((path, entry.size))
             file.delete()
@@ -110,8 +111,6 @@ class MessageIndex:
             self._folder_dirty = True
             return
         self.files.append(file)
-
-    # --- writing -------------------------------------------------------------------------------------------------
 
     def put_run(
         self,
@@ -124,9 +123,8 @@ class MessageIndex:
     ) -> int:
         """Enter the keys of the records in DATA, in their order; return how many keys.
 
-        The columns must hold the final log offsets and store times. TOPIC, if given, is that of all records.
-        NOW_MS names a file that has to be made. Raises StoreFull if the device has no room: then a part of the
-        keys may have been entered.
+        The columns must have the final log offsets and store times. TOPIC, if given, is that of all records.
+        NOW_MS names a new file. Raises StoreFull if the disk is full: then a part of the keys may have been entered.
         """
         if not len(columns):
             return 0
@@ -138,11 +136,13 @@ class MessageIndex:
         if len(owners):
             file = self._put(hashes, columns.log_offset[owners], columns.store_ms[owners], now_ms)
         if file.is_full and (not len(owners) or int(owners[-1]) < len(columns) - 1):
-            self._writable(now_ms)  # Apache looks for room as soon as it meets the next record
+            self._writable(
+                now_ms
+            )  # RocketMQ creates a new file as soon as it gets the next record.
         return len(owners)
 
     def takes_few(self, log_offset: int, count: int) -> bool:
-        """Can `put_few` enter COUNT keys of records from LOG_OFFSET on? They are new, and fit into a file begun."""
+        """Can `put_few` enter COUNT keys of records from LOG_OFFSET on? They are new, and fit a file with entries."""
         if not self.files:
             return False
         header = self.files[-1].header
@@ -150,11 +150,11 @@ class MessageIndex:
         return is_new and header.next_entry > 1 and self.files[-1].room > count
 
     def put_few(self, keys: Sequence[tuple[int, int]], store_ms: int) -> None:
-        """Enter KEYS, hash and log offset of each, of new records; at least one, see `takes_few`. Raises StoreFull."""
+        """Enter KEYS, hash and log offset of each, of new records; not empty, see `takes_few`. Raises StoreFull."""
         self.files[-1].put_few(keys, store_ms)
 
     def put_new(self, keys: MessageKeys, log_offsets: Longs, store_ms: int) -> None:
-        """Enter KEYS of new records at LOG_OFFSETS; at least one, see `takes_few`. Raises StoreFull."""
+        """Enter KEYS of new records at LOG_OFFSETS; not empty, see `takes_few`. Raises StoreFull."""
         self.files[-1].put_new(keys.hashes, log_offsets[keys.rows], store_ms)
 
     def _put(self, hashes: Ints, log_offsets: Longs, store_ms: Longs, now_ms: int) -> IndexFile:
@@ -170,7 +170,7 @@ class MessageIndex:
     def _accepted(
         self, keys: MessageKeys, columns: RunColumns, file: IndexFile
     ) -> NDArray[np.intp] | None:
-        """Return which of KEYS are entered; None for all: no rollback, nothing that is indexed already."""
+        """Return which of KEYS are entered; None for all: no rollback, and nothing that is indexed already."""
         end = file.header.end_log_offset
         offsets = columns.log_offset
         rollback = (columns.sys_flag & SYS_TRANSACTION) == SYS_ROLLBACK
@@ -190,15 +190,15 @@ class MessageIndex:
         return np.flatnonzero(accepted)
 
     def has_all_keys(self, data: Buffer | Bytes, columns: RunColumns) -> bool:
-        """Has the newest record in the index, which COLUMNS describe alone, all its keys there?
+        """Are all keys of the newest record in the index there? COLUMNS describe only this record.
 
-        There may be more: those that its properties had before they were damaged.
+        There may be further keys, of its properties before they were damaged.
         """
         hashes = Counter(keys_of(data, columns, None, None).hashes.tolist())
         return hashes <= Counter(self._newest_keys(int(columns.log_offset[0])))
 
     def _newest_keys(self, end_log_offset: int) -> list[int]:
-        """Return the hashes that the record at END_LOG_OFFSET, the newest, has in the index."""
+        """Return the hashes in the index of the record at END_LOG_OFFSET, the newest."""
         found: list[int] = []
         for file in reversed(self.files):
             hashes = file.newest_keys(end_log_offset)
@@ -208,12 +208,14 @@ class MessageIndex:
         return found
 
     def _writable(self, now_ms: int) -> IndexFile:
-        """Return the newest file, or a new one behind it if there is none or it is full."""
+        """Return the newest file, or a new one after it if there is none or it is full."""
         last = self.files[-1] if self.files else None
         if last is not None and not last.is_full:
             return last
         if last is None:
-            self._disk.make_folders(self.folder, durable=False)  # Made again from the log.
+            self._disk.make_folders(
+                self.folder, durable=False
+            )  # It can be built again from the log.
         path = os.path.join(self.folder, self._next_name(now_ms))
         file = IndexFile.create(
             self._disk,
@@ -230,15 +232,13 @@ class MessageIndex:
         return file
 
     def _next_name(self, now_ms: int) -> str:
-        """Return the name for a file made at NOW_MS: later than the newest file's, and not taken."""
+        """Return the name of a file created at NOW_MS: later than the newest file's, and not in use."""
         moment = datetime.fromtimestamp(now_ms // 1000) + timedelta(milliseconds=now_ms % 1000)
         name = _file_name(moment)
         newest = self.files[-1].name if self.files else ""
         while name <= newest or self._disk.exists(os.path.join(self.folder, name)):
             name = _name_behind(max(name, newest))
         return name
-
-    # --- reading -------------------------------------------------------------------------------------------------
 
     def find(
         self,
@@ -250,11 +250,11 @@ class MessageIndex:
         end_ms: int = _LONG_MAX,
         kind: Literal["K", "T"] = "K",
     ) -> list[int]:
-        """Return at most LIMIT log offsets of records of TOPIC with KEY, the newest ones, in rising order.
+        """Return up to LIMIT log offsets of records of TOPIC with KEY, the newest ones, in ascending order.
 
-        KIND "T" looks for records with the tags KEY. The offsets are candidates: another key of the same hash is
-        found too, a record that an Apache broker indexed twice comes twice, and it may be gone by now. Times are
-        exact to a second: a record of the last second before END_MS is found too, one of the first second may not be.
+        KIND "T" looks for records with the tags KEY. The offsets are candidates: keys with the same hash are found,
+        too, a record that RocketMQ indexed twice is returned twice, and a record may be deleted by now. Times are exact
+        to one second: a record of the last second before END_MS is found, one of the first second may be missed.
         """
         text = f"{topic}#T#{key}" if kind == "T" else f"{topic}#{key}"
         key_hash = int(key_hashes(np.array([java_hash(text)], np.int32))[0])
@@ -271,10 +271,8 @@ class MessageIndex:
         """Log offset of the newest record in the index; 0 for an empty one."""
         return self.files[-1].header.end_log_offset if self.files else 0
 
-    # --- shrinking -----------------------------------------------------------------------------------------------
-
     def delete_expired(self, min_log_offset: int) -> int:
-        """Delete leading files that end before MIN_LOG_OFFSET, never the last one; return how many went."""
+        """Delete leading files that end before MIN_LOG_OFFSET, never the last one; return how many were deleted."""
         count = 0
         while (
             count < len(self.files) - 1 and self.files[count].header.end_log_offset < min_log_offset
@@ -284,9 +282,9 @@ class MessageIndex:
         return count
 
     def truncate(self, end_log_offset: int) -> int:
-        """Take out every key that points to END_LOG_OFFSET or behind it; return how many. Apache leaves them in.
+        """Delete every key that points to END_LOG_OFFSET or after it; return how many. RocketMQ keeps them.
 
-        Files in which nothing is left are deleted.
+        Empty files are deleted.
         """
         gone = 0
         while self.files:
@@ -298,9 +296,9 @@ class MessageIndex:
         return gone
 
     def restore(self, then: dict[str, IndexHeader]) -> int:
-        """Take out what was put since the files had the headers THEN, by name; return how many keys, at least.
+        """Delete the keys added since the files had the headers THEN, by name; return how many keys, at least.
 
-        Later files go. After a power cut anything of what was put since may be missing. Raises CorruptIndex for a
+        Later files are deleted. After a power cut any part of later keys may be missing. Raises CorruptIndex for a
         file that contradicts its header.
         """
         newest = max(then, default="")
@@ -315,11 +313,11 @@ class MessageIndex:
             check_index_file(file)
 
     def delete_damaged(self, log: LogPlaces | None = None) -> CorruptIndex | None:
-        """Delete the first file that contradicts itself, and all behind it; return what was wrong.
+        """Delete the first file that contradicts itself, and all later ones; return its fault.
 
-        LOG tells where records are, if that is known: then links and places are compared too.
+        LOG has the places of records, if they are known: then links and places are compared, too.
 
-        What was deleted must be indexed again, from `end_log_offset` on. Apache reads damaged files as they are.
+        The records from `end_log_offset` on must be indexed again. RocketMQ reads damaged files as they are.
         """
         for index, file in enumerate(self.files):
             try:
@@ -330,7 +328,7 @@ class MessageIndex:
         return None
 
     def delete_all(self) -> None:
-        """Delete every file."""
+        """Delete all files."""
         self._delete(self.files[:])
 
     def _delete(self, files: list[IndexFile]) -> None:
@@ -341,8 +339,6 @@ class MessageIndex:
             file.delete()
             self._folder_dirty = True
 
-    # --- to the device -------------------------------------------------------------------------------------------
-
     def take_full(self) -> list[IndexFile]:
         """Return the files that became full since the last call. Sync each, in a thread if wanted; then its
         `header.end_ms` is the checkpoint's new index time."""
@@ -352,7 +348,7 @@ class MessageIndex:
         return full
 
     def take_dirty(self) -> list[Syncable]:
-        """Return what must be synced so that every key put up to now is on the device, and forget it."""
+        """Return what must be synced so that every key entered until now is on disk, and forget it."""
         parts: list[Syncable] = []
         if self._folder_dirty:
             parts.append(FolderSync(self._disk, self.folder))
@@ -364,7 +360,7 @@ class MessageIndex:
         return parts
 
     def sync(self) -> None:
-        """Bring every key put up to now to the device, and wait for it."""
+        """Sync every key entered until now."""
         for part in self.take_dirty():
             part.sync()
 
@@ -375,7 +371,7 @@ class MessageIndex:
 
 
 def _is_long(name: str) -> bool:
-    """Is NAME what Java reads as a 64-bit number?"""
+    """Is NAME a 64-bit number for Java?"""
     digits = name[1:] if name[:1] in ("+", "-") else name
     return digits.isascii() and digits.isdigit() and -_LONG_MAX - 1 <= int(name) <= _LONG_MAX
 
@@ -385,7 +381,7 @@ def _file_name(moment: datetime) -> str:
 
 
 def _name_behind(name: str) -> str:
-    """Return the name of a millisecond after NAME; the next number if NAME is no time."""
+    """Return the name one millisecond after NAME; the next number if NAME is not a time."""
     try:
         return _file_name(datetime.strptime(name, _NAME_FORMAT) + timedelta(milliseconds=1))
     except (ValueError, OverflowError):

@@ -1,7 +1,7 @@
-"""The keys under which the index has a record.
+"""The keys of a record in the index.
 
-A record has these keys, in this order: `topic#UNIQ_KEY`, `topic#word` for each word of KEYS (single spaces part words,
-empty ones do not count), and `topic#T#TAGS`. Only their hashes are computed: the Java hash of the part with the topic,
+A record has these keys, in this order: `topic#UNIQ_KEY`, `topic#word` for each word of KEYS (between single spaces,
+empty ones are ignored), and `topic#T#TAGS`. Only their hashes are computed: the Java hash of the part with the topic,
 continued over the bytes of the value in the record. Source: IndexService of Apache RocketMQ 5.5.0; store-format.md
 sections 4.2 and 4.3.
 """
@@ -29,7 +29,7 @@ _SPACE: Final = 0x20
 
 
 def key_hashes(hashes: Ints) -> Ints:
-    """Return what the index stores for Java HASHES: their absolute value, 0 for the one that has none."""
+    """Return the stored form of Java HASHES: their absolute value, 0 for the one that has none."""
     positive: Ints = np.maximum(np.abs(hashes), 0)
     return positive
 
@@ -42,7 +42,7 @@ class MessageKeys:
         self.rows = rows
 
     def one_each(self, count: int) -> bool:
-        """Has each of COUNT records exactly one key?"""
+        """Does each of COUNT records have exactly one key?"""
         return len(self.rows) == count and bool((self.rows[1:] > self.rows[:-1]).all())
 
 
@@ -52,7 +52,7 @@ def keys_of(
     topic: str | None,
     properties: PropertyRanges | None,
 ) -> MessageKeys:
-    """Return the keys of all records, in the order in which Apache enters them."""
+    """Return the keys of all records, in the order in which RocketMQ enters them."""
     array = as_bytes(data)
     properties = PropertyRanges(array, columns) if properties is None else properties
     plain: int | Ints
@@ -76,7 +76,7 @@ def keys_of(
 
 
 def keys_of_few(values: Sequence[Mapping[bytes, bytes]], topic: str) -> list[tuple[int, int]]:
-    """Return hash and row of each key of records of TOPIC, whose properties VALUES are; as `keys_of` does."""
+    """Return hash and row of each key of records of TOPIC with the properties VALUES; as `keys_of` does."""
     plain, tagged = _seeds(topic)
     keys: list[tuple[int, int]] = []
     for row, properties in enumerate(values):
@@ -88,7 +88,7 @@ def keys_of_few(values: Sequence[Mapping[bytes, bytes]], topic: str) -> list[tup
 
 
 def keys_of_alike(alike: Alike, topic: str) -> MessageKeys:
-    """Return the keys of the records of TOPIC that are ALIKE; as `keys_of` does."""
+    """Return the keys of the uniform records ALIKE of TOPIC; as `keys_of` does."""
     plain, tagged = _seeds(topic)
     kinds: list[int | Ints] = [
         key_hashes(hash_rows(alike.own[name], plain))
@@ -122,12 +122,12 @@ def _key_hash(value: bytes, seed: int) -> int:
 
 
 def has_keys(data: Buffer | Bytes, columns: RunColumns) -> bool:
-    """Has any of the records a key?"""
+    """Does any of the records have a key?"""
     return bool(len(keys_of(data, columns, None, None).rows))
 
 
 def _continued(hashes: Ints, text: str) -> Ints:
-    """Return the hash of each prefix with TEXT behind it."""
+    """Return the hash of each prefix followed by TEXT."""
     grown = hashes.view(np.uint32)
     for unit in text.encode("ascii"):
         grown = grown * np.uint32(31) + np.uint32(unit)
@@ -144,7 +144,7 @@ def _single(array: Bytes, starts: Longs, sizes: Longs, seed: int | Ints) -> Mess
 
 
 def _words(array: Bytes, starts: Longs, sizes: Longs, seed: int | Ints) -> MessageKeys:
-    """Return a key for each word of each range."""
+    """Return one key for each word of each range."""
     if not _has_space(array, starts, sizes):
         return _single(array, starts, sizes, seed)
     parts = split(array, starts, sizes, _SPACE)
@@ -154,7 +154,7 @@ def _words(array: Bytes, starts: Longs, sizes: Longs, seed: int | Ints) -> Messa
 
 
 def _has_space(array: Bytes, starts: Longs, sizes: Longs) -> bool:
-    """May a space stand in one of the ranges? False is certain."""
+    """May one of the ranges contain a space? False is certain."""
     width = int(sizes.max())
     if width * len(sizes) > CELLS_MAX:
         return True
@@ -171,6 +171,6 @@ def _in_order(kinds: list[MessageKeys], count: int) -> MessageKeys:
             merged[:, place] = kind.hashes
         return MessageKeys(merged.reshape(-1), np.repeat(kinds[0].rows, len(kinds)))
     rows = np.concatenate([kind.rows for kind in kinds])
-    narrow = rows.astype(np.int16) if count <= 1 << 15 else rows  # sorted in linear time
+    narrow = rows.astype(np.int16) if count <= 1 << 15 else rows  # It is sorted in linear time.
     order = np.argsort(narrow, kind="stable")
     return MessageKeys(np.concatenate([kind.hashes for kind in kinds])[order], rows[order])

@@ -1,13 +1,13 @@
-"""The face of the store: one directory of files that is a message store.
+"""The API of the store: one directory of files that is a message store.
 
-Opening takes the lock, loads the files, recovers, and leaves the file `abort` behind until a clean stop. Synchronous,
-no network, no asyncio; one thread, the owner's, calls everything. Two threads of its own only wait for the device
-(flush_scheduler.py, scrubber.py, retention.py); without `start` their work is done by whoever asks for it.
+Opening takes the lock, loads the files, recovers, and creates the file `abort`, which exists until a clean stop.
+Synchronous, no network, no asyncio; one thread, the owner's, calls everything. Background threads wait for the disk
+(flush_scheduler.py, scrubber.py, retention.py); without `start` the calling thread does their work.
 
     store = MessageStore.open(StoreConfig(path=…), disk=OsDisk(), now_ms=clock.unix_ms)
     store.start(loop.call_soon_threadsafe)
-    appended = store.append(run)                       # queue and index show it when this returns
-    store.request_sync(appended.end_offset, waiter)    # waiter(None) once it is on the device
+    appended = store.append(run)                       # readers and look-ups see it when this returns
+    store.request_sync(appended.end_offset, waiter)    # waiter(None) once it is on disk
     store.tick()                                       # every flush interval
     store.close()
 """
@@ -21,6 +21,7 @@ from functools import partial
 from typing import Self
 
 from ..proto import errors
+from ..proto.facts import Facts
 from ..proto.record import Host
 from ..proto.run import Run
 from .commit_log import store_time_ms
@@ -52,9 +53,9 @@ logger = logging.getLogger(__name__)
 
 
 class MessageStore(Reader):
-    """An open store; what it is asked for reading is in reader.py.
+    """An open store. Its reading half is in reader.py.
 
-    `recovery` says what opening found; `health.state` whether it takes writes.
+    `recovery` is the report of the recovery; `health.state` is whether it accepts writes.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class MessageStore(Reader):
         *,
         replica: bool = False,
     ) -> None:
-        """Load and recover the files; `open` is the way in."""
+        """Load and recover the files. Call `open` instead."""
         self.parts = parts = StoreParts.load(config, disk, now_ms)
         if replica:
             parts.queues.follow()
@@ -111,12 +112,10 @@ class MessageStore(Reader):
         self._relied_on: Callable[[Waiter], None] = lambda done: done(None)
 
     def _forget_pages(self) -> None:
-        """Let go of what recovery read: it would count as this process's memory for as long as it runs."""
+        """Release pages that recovery read: they would count as memory of this process for as long as it runs."""
         for row in (self.log.files, *(queue.files for queue in self.queues)):
             for file in row.files:
                 file.mapping.forget(0, file.size)
-
-    # --- opening and closing -------------------------------------------------------------------------------------
 
     @classmethod
     def open(
@@ -128,11 +127,12 @@ class MessageStore(Reader):
         read_only: bool = False,
         replica: bool = False,
     ) -> Self:
-        """Open the store at `config.path`, making an empty one if there is nothing.
+        """Open the store at `config.path`; create an empty one if there is none.
 
-        READ_ONLY shows the store as it would be after recovery, live, stopped, copied or damaged, without writing a
-        byte or taking the lock. REPLICA: the store is one of a replica set; what its recovery keeps of a damaged log is
-        what the others have as well, and it can `follow`. Raises StoreLocked, StoreMismatch, StoreFull, DiskFailure.
+        READ_ONLY shows the store as it would be after recovery (live, stopped, copied or damaged) without writing a
+        byte or taking the lock. REPLICA: the store belongs to a replica set; its recovery keeps only the part of a
+        damaged log that the others have as well, and it can follow. Raises StoreLocked, StoreMismatch, StoreFull,
+        DiskFailure.
         """
         if read_only:
             if not disk.is_folder(config.path):
@@ -153,10 +153,10 @@ class MessageStore(Reader):
         return store
 
     def _mark_running(self) -> None:
-        """Leave `abort` behind, on the device, before anything is appended.
+        """Create `abort`, on disk, before anything is appended.
 
-        After a clean stop what recovery changed is little and goes to the device now. After a kill gigabytes may
-        still be in the page cache only: they go there with the first flush, and a start does not wait for it.
+        After a clean stop, recovery changed little, which is synced now. After a kill, gigabytes may be only in the
+        page cache: they are synced by the first flush, and a start does not wait for it.
         """
         was_cut = self._log_cut.offset is not None
         if self.recovery.clean or was_cut:
@@ -165,33 +165,33 @@ class MessageStore(Reader):
             if was_cut:
                 self._log_cut.remove()
         else:
-            self._distrust_device()
+            self._mark_all_dirty()
             self.disk.write_file(self.config.abort_path, _process_id())
 
-    def _distrust_device(self) -> None:
+    def _mark_all_dirty(self) -> None:
         self.log.files.mark_dirty(self.config.path)
-        self.queues.distrust_device()
+        self.queues.mark_all_dirty()
         for file in self.index.files if self.index is not None else []:
             file.dirty = True
-        self.timers.distrust_device()
+        self.timers.mark_all_dirty()
         self._background.expect_flush(self._verified())
 
     def _flush_and_remember(self) -> None:
-        """Bring everything to the device, and note that it is: the next recovery reads only what is newer."""
+        """Flush everything, and save that as verified: the next recovery reads only newer data."""
         self._background.flush_everything()
         self.parts.checkpoint.write()
         self.parts.checkpoint.sync()
         try:
-            self.queues.sum_up()
+            self.queues.update_sums()
             self._verified().save(self.disk, self.config.own_folder)
         except (
             errors.StoreFull,
             OSError,
-        ) as error:  # Then the next recovery reads more; a stop stays clean.
-            logger.warning("not noted as verified", extra={"reason": str(error)})
+        ) as error:  # Then the next recovery reads more; the stop is clean all the same.
+            logger.warning("verified snapshot not saved %s", Facts(reason=str(error)))
 
     def _verified(self) -> VerifiedSnapshot:
-        """Return the present state: what the next recovery may rely on, once it is on the device."""
+        """Return the present state, on which the next recovery may rely once it is on disk."""
         last = self._writer.last_log_offset
         confirmed = self.parts.checkpoint.values.confirm_offset
         return VerifiedSnapshot(
@@ -201,26 +201,26 @@ class MessageStore(Reader):
         )
 
     def start(self, call_owner: CallOwner) -> None:
-        """Start the flushing threads; CALL_OWNER runs a function in the owner's thread, from any thread, soon."""
+        """Start the flushing threads. CALL_OWNER runs a function soon in the owner's thread; it is thread-safe."""
         self._background.start(call_owner)
         self.parts.dispatcher.start(call_owner, self.health.fail)
         self.scrubber.start(call_owner)
 
     @property
     def flusher(self) -> Flusher:
-        """The thread that syncs what answers wait for: the log, and what parts above keep beside it."""
+        """The thread that syncs data that answers wait for: the log, and files of the broker next to it."""
         return self._background.log_flusher
 
     @property
     def call_owner(self) -> CallOwner:
-        """Runs a function in the owner's thread, from any thread, soon; before `start`, at once."""
+        """Runs a function soon in the owner's thread; it is thread-safe. Before `start`: runs it at once."""
         return self._background.group.call_owner
 
     def close(self) -> None:
-        """Stop cleanly: everything dispatched and on the device, then `abort` goes. Twice is once.
+        """Stop cleanly: dispatch everything, flush it to disk, then delete `abort`. Idempotent.
 
-        A store that failed, or whose last flush fails here, keeps `abort`: the next opening recovers it. The error
-        is raised after everything is closed.
+        If the store has failed, or the last flush fails here, `abort` stays: the next opening recovers the store. The
+        error is raised after everything is closed.
         """
         if self.health.closed:
             return
@@ -248,8 +248,6 @@ class MessageStore(Reader):
                 part.close()
         self._lock.release()
 
-    # --- writing -------------------------------------------------------------------------------------------------
-
     @property
     def host(self) -> Host:
         """The store host of new records: the broker's address (IPv4) and port."""
@@ -260,57 +258,55 @@ class MessageStore(Reader):
         self._writer.write_as(host)
 
     def append(self, run: Run) -> Appended:
-        """Append RUN at the end of its queue; readers see it when this returns, but for a full disk.
+        """Append RUN at the end of its queue. Unless the disk is full, readers see it when this returns.
 
-        Look-ups see it, too: of a run with very many keys most are entered later, but before the next look-up.
+        Look-ups see it, too: of a run with very many keys, most are entered later, but before the next look-up.
 
-        A run goes in whole or not at all. Raises InvalidRecord, MessageTooLarge, InvalidArgument (a topic with
-        batch queues), StoreFull, DiskFailure, StoreClosed: then nothing of it is stored, as far as the device can
-        tell. Where queues or index could not take what the log took, readers see it late, see `check_readable`.
+        A run is appended completely or not at all. Raises InvalidRecord, MessageTooLarge, InvalidArgument (a topic with
+        batch queues), StoreFull, DiskFailure, StoreClosed: then nothing of it is stored, as far as the disk reports.
+        If the log has it but queues or index could not take it, readers see it late, see `check_readable`.
         """
         return self._writer.append([run])[0]
 
     def append_many(self, runs: Sequence[Run]) -> list[Appended | errors.PocketMQError]:
-        """Append RUNS in their order, and return what became of each. Small runs cost far less so than one by one."""
+        """Append RUNS in their order, and return the result of each. For small runs this is much faster."""
         return self._writer.append_each(runs)
 
     def append_together(self, runs: Sequence[Run]) -> list[Appended]:
-        """Append all of RUNS in their order, or nothing of them; raises what `append` raises."""
+        """Append all of RUNS in their order, or none of them. Raises the errors of `append`."""
         return self._writer.append(runs)
 
-    # --- following a master
-
     def follow(self) -> None:
-        """From now on take the bytes of a master's log, `append_raw`, and no other records (StoreMismatch)."""
+        """Accept only bytes of a master's log, `append_raw`, from now on, and no other records (StoreMismatch)."""
         self._replica.start()
         self._followed = True
 
     def lead(self) -> None:
-        """Take records again; what came of one that is not whole yet is forgotten."""
+        """Accept records again. The bytes of an incomplete record are dropped."""
         self._replica.stop()
 
     @property
-    def ended_cleanly(self) -> bool:
-        """Has the log no end amid what somebody did? So it is after a clean stop, unless it is a master's since."""
+    def last_stop_was_clean(self) -> bool:
+        """Was the last stop clean, and did no master's log follow it? Then the log ends with complete records."""
         return self.recovery.clean and not self._followed
 
     @property
     def raw_end(self) -> int:
-        """The log offset of the next byte that `append_raw` takes; behind `max_log_offset` amid a record."""
+        """The log offset of the next byte for `append_raw`. Inside a record it is after `max_log_offset`."""
         return self._replica.end
 
     def append_raw(self, data: Buffer, offset: int, crc32: int | None = None) -> None:
-        """Take DATA, bytes of a master's log from OFFSET on, as they are: they may end amid a record.
+        """Append DATA, bytes of a master's log from OFFSET on, unchanged. They may end inside a record.
 
-        What is whole is in the log, its queues and the index when this returns. OFFSET must be `raw_end`, or where any
-        file begins if the log is empty; CRC32 is that of DATA, which lies in one file (None: it was compared).
-        Raises InvalidArgument, CorruptRecord (damaged on the way, or no records), StoreClosed: nothing was taken;
-        StoreFull, DiskFailure: `raw_end` tells whether DATA was; then no bytes at `raw_end` try again.
+        Complete records are in the log, its queues and the index when this returns. OFFSET must be `raw_end`, or the
+        start of any file if the log is empty. CRC32 is that of DATA, which is inside one file (None: it was compared).
+        Raises InvalidArgument, CorruptRecord (damaged in transfer, or not records), StoreClosed: nothing was appended;
+        StoreFull, DiskFailure: `raw_end` shows whether DATA was. Then call it with no bytes at `raw_end` to try again.
         """
         self._replica.append(data, offset, crc32)
 
     def piece_at(self, offset: int, size_max: int) -> Piece | None:
-        """Return whole records of the log from OFFSET on, at most SIZE_MAX bytes or one record; or the blank there.
+        """Return complete records of the log from OFFSET on, up to SIZE_MAX bytes or one record; or the blank there.
 
         None: it does not have them. Raises CorruptRecord if they are damaged here, which is noted.
         """
@@ -321,15 +317,15 @@ class MessageStore(Reader):
             raise
 
     def heal(self, offset: int, data: bytes) -> None:
-        """Put DATA, which `piece_at` of another replica returned, where the log is known to be damaged, at OFFSET.
+        """Write DATA, which `piece_at` of another replica returned, over the known damage at OFFSET.
 
-        Raises CorruptRecord for DATA that is damaged, StoreFull and DiskFailure.
+        Raises CorruptRecord if DATA is damaged, StoreFull and DiskFailure.
         """
         self.health.check_changeable()
         file = self.log.files.file_at(offset)
         if file is None or offset + len(data) > self.max_log_offset:
             raise errors.CorruptRecord(
-                f"{len(data):,} bytes at {offset:,} are not all in the log, which ends at {self.max_log_offset:,}",
+                f"{len(data):,} bytes at {offset:,} exceed the log, which ends at {self.max_log_offset:,}",
                 offset=offset,
             )
         piece = checked_piece(data, offset, file.end - offset)
@@ -341,7 +337,7 @@ class MessageStore(Reader):
         self._caught_up(queues)
 
     def cover(self, offset: int) -> None:
-        """Make the damage at OFFSET, if it is no record, one that nobody is given: no replica has what stood there.
+        """Replace the damage at OFFSET by a tombstone, because no replica has the record.
 
         Raises StoreFull and DiskFailure.
         """
@@ -353,11 +349,11 @@ class MessageStore(Reader):
             raise
 
     def truncate_to(self, offset: int) -> None:
-        """Close the store, and have its next opening end the log at OFFSET, where a record or a blank begins.
+        """Close the store, and let its next opening end the log at OFFSET, where a record or a blank begins.
 
-        Queues, index, timers and epochs then end there, too: the store is what it was when its log ended there, but
-        that timed messages which were handed on since are handed on again. Whatever happens meanwhile, the log is what
-        it was, or cut at OFFSET. Raises InvalidArgument for another place, or one that the log does not hold.
+        Queues, index, timers and epochs are then cut there, too: the store has the state of the time when its log ended
+        there. One difference: scheduled messages that were delivered since are delivered again. Whatever happens
+        meanwhile, the log is unchanged, or cut at OFFSET. Raises InvalidArgument if OFFSET is another place.
         """
         self._replica.stop()
         if not self._may_end_at(offset):
@@ -384,12 +380,10 @@ class MessageStore(Reader):
     def _replica(self) -> FollowerLog:
         if self._following is None:
             raise errors.StoreMismatch(
-                f"the store {self.config.path} was not opened as one of a replica set",
+                f"the store {self.config.path} was not opened as part of a replica set",
                 path=self.config.path,
             )
         return self._following
-
-    # --- how far it is -------------------------------------------------------------------------------------------
 
     @property
     def min_log_offset(self) -> int:
@@ -401,14 +395,14 @@ class MessageStore(Reader):
 
     @property
     def newest_record(self) -> tuple[int, bytes] | None:
-        """The last record of the log, where it begins and its bytes; None: there is none."""
+        """The start and the bytes of the last record of the log; None: there is none."""
         at = self._writer.last_log_offset
         record = None if at is None else self.log.record(at)
         return None if at is None or record is None else (at, record)
 
     @property
     def flushed_offset(self) -> int:
-        """Everything in the log before it is on the device."""
+        """Everything in the log before it is on disk."""
         return self._background.group.flushed_offset
 
     @property
@@ -417,13 +411,13 @@ class MessageStore(Reader):
         return self._writer.dispatched_offset
 
     def check_readable(self) -> None:
-        """Raise StoreFull while something is in the log that its queue could not take yet: it cannot be found."""
+        """Raise StoreFull while the log has messages that their queue could not take yet: they cannot be read."""
         if self.dispatched_offset < self.max_log_offset:
             self._writer.catch_up_if_possible()
         if self.dispatched_offset < self.max_log_offset:
             raise errors.StoreFull(
-                "stored, but not in its queue yet: there was no room on the disk, or no file could be opened: make"
-                " room, then try again",
+                "stored, but not in its queue yet, because the disk was full or no file could be opened: free some"
+                " space, then try again",
                 path=self.config.path,
             )
 
@@ -431,12 +425,10 @@ class MessageStore(Reader):
         for hear in self.events.caught_up:
             self.call_owner(partial(hear, queues))
 
-    # --- to the device -------------------------------------------------------------------------------------------
-
     def tick(self, now_ms: int | None = None) -> None:
-        """Flush what is due: call this every `config.flush_interval_ms`, from the owner's thread.
+        """Start due flushes. Call this every `config.flush_interval_ms`, in the owner's thread.
 
-        NOW_MS is an instant of a clock that is never set back (`Clock.now_ms`); None: the wall clock, for tools.
+        NOW_MS is the instant of a clock that is never set back (`Clock.now_ms`); None: the wall clock, for tools.
         """
         self._writer.catch_up_if_possible()
         self._writer.roll_by_age()
@@ -448,13 +440,13 @@ class MessageStore(Reader):
         self._preallocate()
 
     def _note_damage(self) -> None:
-        """Have what is known to be damaged outlast this process, as far as the log has it."""
+        """Save the known damage inside the log, so that it survives a restart."""
         if (known := self.damages.known) is not None:
             known.forget(self.min_log_offset, self.max_log_offset)
             known.save()
 
     def _preallocate(self) -> None:
-        """Make the next log file while there is time, once the current one is half full."""
+        """Create the next log file ahead of time, once the current one is half full."""
         last = self.log.files.last
         if last is not None and last.room * 2 < last.size and self.health.state == "open":
             try:
@@ -462,22 +454,22 @@ class MessageStore(Reader):
                 self._warned_of_next_file = False
             except (
                 errors.StoreFull
-            ) as error:  # Nothing is lost yet: the append that needs the file will say so.
+            ) as error:  # No data is lost: the append that needs the file will report the error.
                 if not self._warned_of_next_file:
-                    logger.warning("no next log file yet", extra={"reason": error.message})
+                    logger.warning("next log file not created %s", Facts(reason=error.message))
                 self._warned_of_next_file = True
             except errors.DiskFailure as error:
                 self.health.fail(error)
 
     def flush_soon(self) -> None:
-        """Begin to bring the log to the device, if anything of it is not there yet."""
+        """Start flushing the log, if a part of it is not on disk yet."""
         self._background.group.flush_up_to(self.log.max_offset)
 
     def request_sync(self, end_offset: int, waiter: Waiter) -> None:
-        """Call WAITER in the owner's thread: with None once all before END_OFFSET is on the device, or the error.
+        """Call WAITER in the owner's thread: with None once all before END_OFFSET is on disk, or with the error.
 
-        What the records rely on (`rely_on`) is there by then, too. One sync serves everybody who asked before it
-        began. After a failed sync all fail, and all writes.
+        The data that the records depend on (`sync_before_log`) is on disk first. One sync serves all callers before its
+        start. After a failed sync all calls fail, and all writes.
         """
 
         def reliable(error: errors.StoreError | None) -> None:
@@ -488,24 +480,22 @@ class MessageStore(Reader):
 
         self._relied_on(reliable)
 
-    def rely_on(self, when_safe: Callable[[Waiter], None]) -> None:
-        """Let a sync of the log be one of what its records rely on as well: WHEN_SAFE tells when that is on the device.
+    def sync_before_log(self, when_safe: Callable[[Waiter], None]) -> None:
+        """Sync data that records depend on with each sync of the log. WHEN_SAFE calls back when it is on disk.
 
-        A message is of no use without its topic, which is kept beside the log.
+        A message is of no use without its topic, which is stored next to the log.
         """
         self._relied_on = when_safe
 
     def flush(self) -> None:
-        """Bring everything to the device now, in this thread; for tools and tests."""
+        """Flush everything to disk now, in this thread; for tools and tests."""
         self._background.flush_everything()
 
-    # --- housekeeping --------------------------------------------------------------------------------------------
-
     def clean(self, needed_from: Callable[[], int | None] = lambda: None) -> Cleaned:
-        """Do one round of retention: call this every `config.clean_interval_ms`.
+        """Do one round of retention. Call this every `config.clean_interval_ms`.
 
-        NEEDED_FROM tells the lowest log offset of a message that somebody still needs besides the timers: its file
-        and those behind it stay, unless the disk is too full.
+        NEEDED_FROM returns the lowest log offset of a message that is still needed, apart from timers: its file and
+        later ones stay, unless the disk is too full.
         """
 
         def needed() -> int | None:
@@ -515,13 +505,13 @@ class MessageStore(Reader):
         return self._cleaner.clean(self._now_ms(), needed)
 
     def delete_before(self, offset: int) -> int:
-        """Delete the files of the log that lie before OFFSET, as the master has; return how many. Raises StoreError."""
+        """Delete the log files before OFFSET, as the master did; return how many. Raises StoreError."""
         return self._cleaner.delete_before(offset)
 
     def delete_topic(self, topic: str, before: int | None = None) -> None:
-        """Delete the queues of TOPIC; its records stay in the log until their files go.
+        """Delete the queues of TOPIC. Its records stay in the log until their files are deleted.
 
-        With BEFORE only queues without a record that ends behind it in the log: those that began anew since stay.
+        With BEFORE, queues with a record after it in the log stay: they started again since.
         """
         self.health.check_changeable()
         self.queues.delete_topic(topic, before)
@@ -544,8 +534,8 @@ def _locked(disk: Disk, config: StoreConfig) -> Lock:
         if not owner:
             raise
         raise errors.StoreLocked(
-            f"{config.lock_path} is locked by another broker, process {owner}: stop it, or give this one a store"
-            " of its own",
+            f"{config.lock_path} is locked by another broker, process {owner}: stop it, or use another"
+            " store",
             path=config.lock_path,
             process=owner,
         ) from error

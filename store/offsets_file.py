@@ -17,17 +17,18 @@ T = TypeVar("T")
 
 
 OFFSETS_FILE: Final = "consumerOffset.json"
-#: What a Java broker with enableLmq=true writes instead.
+#: A RocketMQ broker with enableLmq=true writes this file instead.
 LMQ_OFFSETS_FILE: Final = "lmqConsumerOffset.json"
 _LMQ_TABLE: Final = "lmqOffsetTable"
-#: A Java broker writes its file every 5 s, so one that is so much older is out of use. Copies may be made in any order.
+#: A RocketMQ broker writes its file every 5 s: one that is older than the other by this is out of use. (Copies may have
+#: been made in any order.)
 _OUT_OF_USE_MS: Final = 60_000
 
 
 def offsets_file(disk: Disk, root: str) -> str:
-    """Return the name of the file of the store ROOT that has the newest offsets of groups.
+    """Return the name of the file of the store ROOT with the newest offsets of groups.
 
-    A broker whose setting enableLmq was changed goes on with the other file, and leaves the one before as it was.
+    When enableLmq is changed, a RocketMQ broker continues with the other file, and does not change the previous one.
     """
     plain, lmq = (_written(disk, root, name) for name in (OFFSETS_FILE, LMQ_OFFSETS_FILE))
     if lmq is None or plain is None:
@@ -39,14 +40,14 @@ def offsets_file(disk: Disk, root: str) -> str:
 
 
 class _Written(NamedTuple):
-    """When a file was written, and which version of its table it has: time, then counter."""
+    """When a file was written, and the version of its table: time, then counter."""
 
     modified_ms: int
     version: tuple[int, int]
 
 
 def _written(disk: Disk, root: str, name: str) -> _Written | None:
-    """Return this of the file NAME of the store ROOT, or of its backup; None if there is neither."""
+    """Return these values of the file NAME of the store ROOT, or of its backup; None if there is neither."""
     path = posixpath.join(root, "config", name)
     for one in (path, f"{path}.bak"):
         if disk.exists(one) and (data := disk.read(one)):
@@ -59,15 +60,15 @@ def _written(disk: Disk, root: str, name: str) -> _Written | None:
 
 
 class OffsetsFile(StateFile):
-    """The offsets of groups: consumerOffset.json, and lmqConsumerOffset.json where there is one.
+    """The offsets of groups: consumerOffset.json, and lmqConsumerOffset.json if it exists.
 
-    The newer of the two is read, and both are written, so that a Java broker finds them with enableLmq and without.
+    The newer of the two is read, and both are written, so that a RocketMQ broker finds them with any enableLmq.
     """
 
     def __init__(self, disk: Disk, root: str) -> None:
         super().__init__(disk, root, OFFSETS_FILE)
         self._lmq = StateFile(disk, root, LMQ_OFFSETS_FILE)
-        #: What only the second file has: groups of light queues.
+        #: Entries of groups of light queues, which are only in the second file.
         self._lmq_groups: Json = {}
 
     def load(self, parse_text: Callable[[str], T]) -> Loaded[T]:
@@ -90,7 +91,7 @@ class OffsetsFile(StateFile):
 
     @property
     def are_two(self) -> bool:
-        """Is there a second file, so that one of them may lack what the other has?"""
+        """Is there a second file? Then one of them may lack entries of the other."""
         return self.disk.exists(self._lmq.path) or self.disk.exists(self._lmq.backup_path)
 
 

@@ -1,14 +1,14 @@
-"""The files that this process holds open and mapped: a limit, and which of them close when there are more.
+"""The files that this process has open and mapped: a limit, and which of them are closed above it.
 
-Every queue has files of its own, and a broker may have more queues than the machine lets a process open files. So a
-file is open only while it is used. Above the limit, those close that were not used for longest (CLOCK, second chance),
-and a closed file opens again at its next use. Where the machine reports a shortage of descriptors or maps below the
-limit (EMFILE, ENFILE, ENOMEM), files close until there is room, and the failed call is repeated.
+Each queue has its own files, and a broker may have more queues than a process may open files. So a file is open only
+while it is used. Above the limit, the files that were not used for longest are closed (CLOCK, second chance), and a
+closed file opens again at its next use. If the system reports a shortage of descriptors or maps below the limit
+(EMFILE, ENFILE, ENOMEM), files are closed until the failed call, which is repeated, succeeds.
 
-Closing loses nothing: what was written is in the page cache. A file that is written to, closed and synced later is
-opened for that; Linux reports a failed write-back to the first sync after it, also through a new descriptor (4.16).
+Closing loses nothing: written data is in the page cache. To sync a file that was closed since it was written, it is
+opened again. Linux reports a failed write-back to the first sync after it, also through a new descriptor (4.16).
 
-Any thread may call.
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from .system import descriptors_max
 
 T = TypeVar("T")
 
-#: What a call says for want of a descriptor or of room for a map.
+#: Errors of a call that needs a descriptor or space for a map.
 SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-#: What a map costs besides the file's own descriptor: `mmap` has one, too.
+#: `mmap` duplicates the file's descriptor.
 _DESCRIPTORS_A_FILE: Final = 2
-#: Maps of libraries, threads and memory.
+#: Reserved maps, for libraries, threads and memory.
 _MAPS_KEPT: Final = 4_096
 _FILES_LEAST: Final = 16
 _MAP_COUNT: Final = "/proc/sys/vm/max_map_count"
-#: Linux's default, also where it does not say.
+#: Linux's default, used if the value cannot be read.
 _MAP_COUNT_DEFAULT: Final = 65_530
-#: What a shortage closes at once, as a share of the open files.
+#: The share of the open files (1/8) that a shortage closes at once.
 _SHORTAGE_SHARE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """What a process may have: descriptors (RLIMIT_NOFILE) and maps (vm.max_map_count).
+    """The limits of a process: descriptors (RLIMIT_NOFILE) and maps (vm.max_map_count).
 
-    files: how many files of stores are open at once, with half of the descriptors; the others are for connections.
+    files: the limit of open files of stores, with half of the descriptors; the others are for connections.
     """
 
     descriptors: int
@@ -60,12 +60,12 @@ class FileLimits:
 
     @classmethod
     def of_process(cls) -> FileLimits:
-        """Return this process's limits as they are now."""
+        """Return this process's present limits."""
         return cls(descriptors=descriptors_max(), maps=_map_count())
 
 
 def allow_many_files() -> FileLimits:
-    """Raise this process's limit of open files as far as it may, and the bound of open files with it."""
+    """Raise this process's limit of descriptors as far as possible, and the limit of open files with it."""
     raise_descriptor_limit()
     limits = FileLimits.of_process()
     OPEN_FILES.allow(limits.files)
@@ -81,9 +81,9 @@ def _map_count() -> int:
 
 
 class Descriptor:
-    """An open descriptor; it closes when the last one who holds this object lets it go.
+    """An open descriptor. It closes when the last reference to this object is dropped.
 
-    So hold the object, in a name of your own, for as long as its number is used.
+    So keep a reference, in a variable of your own, for as long as you use its number.
     """
 
     __slots__ = ("number",)
@@ -96,37 +96,37 @@ class Descriptor:
 
 
 class OpenFile(Protocol):
-    """A file that can be closed and opened again. USED: it was, since it was looked at last."""
+    """A file that can be closed and opened again. USED: was it used since the last check?"""
 
     used: bool
 
     def let_go(self) -> bool:
-        """Give up descriptor and map, if that can be; return whether it could."""
+        """Close descriptor and map, if possible; return whether they were closed."""
         ...
 
 
 class OpenFiles:
-    """The open files, at most FILES_MAX; see the module."""
+    """The open files, up to FILES_MAX; see the module."""
 
     def __init__(self, files_max: int) -> None:
         self.files_max = files_max
-        #: How many were closed to make room.
+        #: How many were closed to make space.
         self.closed = 0
-        # Closing a descriptor may end another file's life in this thread.
+        # Closing a descriptor may drop the last reference to another file in this thread.
         self._lock = threading.RLock()
         self._ring: OrderedDict[int, weakref.ref[OpenFile]] = OrderedDict()
-        #: Held for the moment when nothing is left to close.
+        #: A descriptor to release when no file is left to close.
         self._spare: Descriptor | None = None
 
     def __len__(self) -> int:
         return len(self._ring)
 
     def allow(self, files_max: int) -> None:
-        """Let FILES_MAX be open from now on."""
+        """Set the limit of open files to FILES_MAX."""
         self.files_max = files_max
 
     def add(self, file: OpenFile) -> None:
-        """Count FILE, which was opened, and close others beyond the bound."""
+        """Count FILE, which was opened, and close others above the limit."""
         with self._lock:
             self._ring[id(file)] = weakref.ref(file)
             if self._spare is None:
@@ -135,14 +135,14 @@ class OpenFiles:
                 self._close(len(self._ring) - self.files_max)
 
     def remove(self, file: OpenFile) -> None:
-        """Count FILE no more: it was closed, or may not be."""
+        """Stop counting FILE: it was closed, or must not be closed."""
         with self._lock:
             self._ring.pop(id(file), None)
 
     def attempt(self, action: Callable[[], T]) -> T:
-        """Return what ACTION, a call that takes a descriptor or a map, returns; close files while there is none.
+        """Return the result of ACTION, a call that needs a descriptor or a map; close files while it lacks one.
 
-        Raises TooManyOpenFiles where none is left to close, and everything else that ACTION does.
+        Raises TooManyOpenFiles if no file is left to close, and all other errors of ACTION.
         """
         while True:
             try:
@@ -156,7 +156,7 @@ class OpenFiles:
                     raise write_error(error, "open", str(error.filename)) from error
 
     def make_room(self) -> bool:
-        """Close some of the files that were not used for longest; return whether there was one."""
+        """Close some of the files that were not used for longest; return whether there was any."""
         with self._lock:
             if self._close(1 + len(self._ring) // _SHORTAGE_SHARE):
                 return True
@@ -191,5 +191,5 @@ def _spare_descriptor() -> Descriptor | None:
         return None
 
 
-#: Those of this process: its limits are the process's.
+#: The open files of this process, with its limits.
 OPEN_FILES: Final = OpenFiles(FileLimits.of_process().files)

@@ -1,8 +1,8 @@
-"""A store recovered in memory, as PocketMQ's broker or Apache RocketMQ's would open it, without a byte written.
+"""A store recovered in memory, as a PocketMQ or an Apache RocketMQ broker would open it, without writing a byte.
 
-`OpenedStore.as_java` recovers it as Apache RocketMQ 5.5.0's broker does, `OpenedStore.as_ours` as PocketMQ's. Both give
-the same view. The store may be live, stopped, copied or damaged, of either broker. An `OverlayDisk` keeps all changes.
-Committed offsets are read before the queues, so that a live group is never seen ahead of its queue.
+`OpenedStore.as_java` recovers it as Apache RocketMQ 5.5.0 does, `OpenedStore.as_ours` as PocketMQ does. Both return the
+same view. The store may be live, stopped, copied or damaged, of either broker. An `OverlayDisk` keeps all changes.
+Committed offsets are read before the queues, so that a live group is never ahead of its queue.
 
     opened = OpenedStore.as_java(OverlayDisk(), "store", ApacheSettings(), clock.unix_ms())
     for queue in opened.queues():
@@ -33,16 +33,16 @@ from .kept_table import KeptChanges
 from .message_store import MessageStore
 from .recovery.report import RecoveryReport
 
-#: What reading or mapping a folder fails with.
+#: Errors of reading or mapping a folder.
 _NO_FILE: Final = (errno.EISDIR, errno.ENODEV)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedQueue:
-    """One consume queue: messages [min_offset, max_offset) can be asked for.
+    """One consume queue with the messages [min_offset, max_offset).
 
-    kind: "SimpleCQ" (an entry a message) or "BatchCQ" (an entry a batch);  has_files: is it on disk? A queue without
-    files is one that its topic's configuration has, and nothing was ever written to.
+    kind: "SimpleCQ" (one entry per message) or "BatchCQ" (one per batch);  has_files: is it on disk? A queue without
+    files is in its topic's configuration, but was never written to.
     """
 
     topic: str
@@ -55,7 +55,7 @@ class OpenedQueue:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """How far GROUP has come in one queue: the queue offset that it reads next."""
+    """The progress of GROUP in one queue: the queue offset that it reads next."""
 
     topic: str
     queue_id: int
@@ -66,10 +66,10 @@ class CommittedOffset:
 class OpenedStore:
     """One opened store.
 
-    disk, root, settings: where and how.  config: all tables of the config folder.  reading: log, queues and index as
-    they are after recovery, with Apache's readers.  timers: None without a timer store.  clean: did its last owner stop
-    cleanly? (While a broker runs, no.)  report: what our recovery found; None for Apache's.  broker_name: what its
-    broker is called, where whoever opened it knows.  warnings: what of its tables is left out, if that was asked for.
+    disk, root, settings: where and how.  config: all tables of the config folder.  reading: log, queues and index
+    after recovery, with RocketMQ's readers.  timers: None without a timer store.  clean: did its last owner stop
+    cleanly? (While a broker runs, no.)  report: of PocketMQ's recovery; None for RocketMQ's.  broker_name: the name of
+    its broker, if the caller knows it.  warnings: unreadable entries of its tables, if requested.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class OpenedStore:
         clean: bool,
         report: RecoveryReport | None = None,
     ) -> None:
-        """Put the parts together; `as_java` and `as_ours` are the ways in."""
+        """Call `as_java` or `as_ours` instead."""
         self.reading = reading
         self.config = config
         self.timers = timers
@@ -100,10 +100,10 @@ class OpenedStore:
         now_ms: int,
         warnings: list[str] | None = None,
     ) -> OpenedStore:
-        """Open the store ROOT as Apache's broker would at NOW_MS, up to the moment in which it would begin to serve.
+        """Open the store ROOT as RocketMQ's broker would at NOW_MS, up to the moment when it starts to serve.
 
-        With WARNINGS, entries of tables count although others of their file cannot be read; WARNINGS names those.
-        Raises `StartRefused` where it would not start.
+        With WARNINGS, readable entries of tables are used although others of their file cannot be read; WARNINGS gets
+        the names of those. Raises `StartRefused` if RocketMQ's broker would not start.
         """
         with _refusing_folders(root):
             return cls._recovered_as_java(disk, root, settings, now_ms, warnings)
@@ -146,19 +146,17 @@ class OpenedStore:
         now_ms: int,
         warnings: list[str] | None = None,
     ) -> OpenedStore:
-        """Open the store ROOT as our broker would at NOW_MS; raise StoreError where it would not start.
+        """Open the store ROOT as PocketMQ's broker would at NOW_MS; raise StoreError if it would not start.
 
-        WARNINGS gets the entries of tables that cannot be read.
+        WARNINGS gets the names of table entries that cannot be read.
         """
         store, config = open_ours(disk, root, settings, lambda: now_ms, warnings)
         with _refusing_as_ours(root):
             reading = _reading(store, disk, settings, config, now_ms)
             timers = _timers(reading, now_ms, store.timers.read_ms)
-        disk.delete(store.config.abort_path)  # it says that a broker is running, and none is
+        disk.delete(store.config.abort_path)  # It means that a broker is running, and none is.
         report = store.recovery
         return cls(reading, config, timers, clean=report.clean, report=report)
-
-    # --- what it is ----------------------------------------------------------------------------------------------
 
     @property
     def disk(self) -> Disk:
@@ -181,16 +179,14 @@ class OpenedStore:
     def log_end(self) -> int:
         return self.reading.log_end
 
-    # --- queues --------------------------------------------------------------------------------------------------
-
     def queues(self) -> list[OpenedQueue]:
-        """Return every queue that has files or was opened by recovery, by topic and queue."""
+        """Return each queue that has files or was opened by recovery, by topic and queue."""
         return [self._bounds(topic, queue_id) for topic, queue_id in sorted(self.reading.queues)]
 
     def queue(self, topic: str, queue_id: int) -> OpenedQueue | None:
-        """Return one queue; None where neither files nor the topic's configuration know it.
+        """Return one queue; None if it has no files and is not in the topic's configuration.
 
-        A queue that only the configuration knows is [0, 0), as a broker makes it when it is first asked for.
+        A queue that is only in the configuration is [0, 0): a broker creates it on its first use.
         """
         if (topic, queue_id) in self.reading.queues:
             return self._bounds(topic, queue_id)
@@ -205,30 +201,28 @@ class OpenedStore:
         )
 
     def configured_queues(self, topic: str) -> int:
-        """Return how many queues the configuration of TOPIC gives it, to read or to write; 0 for an unknown topic."""
+        """Return how many queues the configuration of TOPIC has, to read or to write; 0 for an unknown topic."""
         config = self.topics.get(topic)
         return 0 if config is None else max(config.read_queues, config.write_queues)
 
-    # --- tables --------------------------------------------------------------------------------------------------
-
     @property
     def topics(self) -> dict[str, TopicConfig]:
-        """Every topic of the configuration, the broker's own among them."""
+        """All topics of the configuration, including the broker's own."""
         return self.config.topics
 
     @property
     def groups(self) -> dict[str, GroupConfig]:
-        """Every group of the configuration, the built-in ones among them."""
+        """All groups of the configuration, including the built-in ones."""
         return self.config.groups
 
     def replace_committed(self, offsets: Sequence[CommittedOffset]) -> None:
-        """Have OFFSETS be what is committed, as if consumerOffset.json said so."""
+        """Use OFFSETS as the committed offsets instead of those in consumerOffset.json."""
         self._committed = offsets
 
     def committed_offsets(self) -> Iterator[CommittedOffset]:
-        """Yield every committed offset of consumerOffset.json (of its `.bak` where that is cut short), in its order.
+        """Yield all committed offsets of consumerOffset.json (of its `.bak` if it is truncated), in its order.
 
-        The group of broadcast progress is "group@broadcast". Keys without "@" are nobody's and left out.
+        The group of broadcast progress is "group@broadcast". Keys without "@" belong to no group and are left out.
         """
         if self._committed is not None:
             yield from self._committed
@@ -242,7 +236,7 @@ class OpenedStore:
 
 
 def _correct_delays(store: ApacheStore, config: JavaConfig) -> None:
-    """Bring each delay level's progress into the bounds of its queue, which exists from now on."""
+    """Move each delay level's progress into the range of its queue, which is created if it is missing."""
     for level in store.settings.delay_table():
         queue = store.queue(SCHEDULE_TOPIC, level - 1)
         offset = config.delay_offsets.get(level)
@@ -253,20 +247,20 @@ def _correct_delays(store: ApacheStore, config: JavaConfig) -> None:
 
 @contextmanager
 def _refusing_folders(root: str) -> Iterator[None]:
-    """Raise StartRefused for a folder of the store ROOT that is read or mapped as if it were a file."""
+    """Raise StartRefused for a folder of the store ROOT in the place of a file."""
     try:
         yield
     except OSError as error:
         if error.errno not in _NO_FILE:
             raise
         place = error.filename or root
-        reason = f"{place} is, or holds, a folder where a file should be: move it away"
+        reason = f"{place} is, or contains, a folder where a file should be: move it away"
         raise StartRefused(reason=reason) from None
 
 
 @contextmanager
 def _refusing_as_ours(root: str) -> Iterator[None]:
-    """Raise StoreMismatch for what Apache's readers refuse of the store ROOT."""
+    """Raise StoreMismatch for errors that RocketMQ's readers find in the store ROOT."""
     try:
         with _refusing_folders(root):
             yield
@@ -281,10 +275,10 @@ def open_ours(
     now_ms: Callable[[], int],
     warnings: list[str] | None = None,
 ) -> tuple[MessageStore, JavaConfig]:
-    """Return the store ROOT opened as by our broker, and the tables of its config folder; DISK keeps what is changed.
+    """Return the store ROOT opened as by PocketMQ's broker, and the tables of its config folder; DISK keeps changes.
 
-    A Java broker would know only what is in config/; PocketMQ also knows the changes next to it (kept_table.py).
-    Raises StoreError where our broker would not start.
+    RocketMQ would use only config/; PocketMQ also uses the changes next to it (kept_table.py).
+    Raises StoreError if PocketMQ's broker would not start.
     """
     with _refusing_as_ours(root):
         config = _our_tables(disk, root, settings, now_ms(), warnings)
@@ -310,7 +304,7 @@ def _our_tables(
 def _reading(
     store: MessageStore, disk: Disk, settings: ApacheSettings, config: JavaConfig, now_ms: int
 ) -> JavaReading:
-    """Return the files of STORE, opened on DISK, within the bounds that STORE has."""
+    """Return the files of STORE, opened on DISK, with the limits that STORE has."""
 
     def kind(topic: str) -> str:
         return (
@@ -333,7 +327,7 @@ def _reading(
 
 
 def _timers(reading: JavaReading, now_ms: int, read_ms: int) -> JavaTimers | None:
-    """Return the timers of READING, of which the slots before READ_MS are over; None if they cannot be read."""
+    """Return the timers of READING, whose slots before READ_MS have passed; None if they cannot be read."""
     timers = JavaTimers(reading)
     try:
         timers.open()

@@ -32,16 +32,16 @@ def _linux_version() -> tuple[int, ...]:
     return tuple(map(int, numbers.groups())) if numbers else (0, 0)
 
 
-#: syncfs(2), which Python does not know, where it tells of pages that could not be written: from Linux 5.8 on.
+#: syncfs(2), which Python lacks. It reports pages that could not be written from Linux 5.8 on.
 _SYNCFS = getattr(ctypes.CDLL(None), "syncfs", None) if _linux_version() >= (5, 8) else None
 
 
 class OsDisk:
-    """The machine's file system; FILES are closed where descriptors run short."""
+    """The machine's file system. FILES are closed if descriptors run short."""
 
     def __init__(self, files: OpenFiles = OPEN_FILES) -> None:
         self._files = files
-        #: Folders whose names this process has brought to the device.
+        #: Folders whose names this process has synced.
         self._durable: set[str] = set()
 
     def exists(self, path: str) -> bool:
@@ -74,7 +74,7 @@ class OsDisk:
         if not durable:
             return
         if not changed and path not in self._durable:
-            # A process that was killed may have made it, and not synced its name.
+            # A process that was killed may have created it without syncing its name.
             changed = [parent for parent in (os.path.dirname(path),) if os.access(parent, os.R_OK)]
         for folder in reversed(changed):
             self.sync_folder(folder)
@@ -115,8 +115,8 @@ class OsDisk:
         with disk_errors("create", draft):
             flags = os.O_WRONLY | os.O_CREAT | CLOSE_ON_EXEC
             os.close(self._files.attempt(lambda: os.open(draft, flags, 0o600)))
-            os.chmod(draft, 0o600)  # It may be there already.
-        self.write_atomically(path, data)  # Which writes into this draft.
+            os.chmod(draft, 0o600)  # The file may exist already.
+        self.write_atomically(path, data)  # This writes into the same draft.
 
     def delete(self, path: str) -> None:
         with disk_errors("delete", path):
@@ -143,7 +143,7 @@ class OsDisk:
             try:
                 fd = self._files.attempt(lambda: os.open(path or ".", FOLDER))
             except FileNotFoundError:
-                return  # Deleted meanwhile: nothing is left to sync.
+                return  # It was deleted meanwhile: nothing is left to sync.
             try:
                 sync_file(fd)
             finally:
@@ -178,7 +178,7 @@ class OsDisk:
 
 
 def _found(path: str, *, follow_links: bool = True) -> os.stat_result | None:
-    """Return what PATH is; None if there is nothing. A device that cannot say is not one without the file."""
+    """Return the status of PATH; None if there is nothing. An error of the file system is raised as DiskFailure."""
     with disk_errors("look for", path):
         try:
             return os.stat(path, follow_symlinks=follow_links)
@@ -196,7 +196,7 @@ def _folders_above_missing(path: str) -> list[str]:
 
 
 def _entry(entry: os.DirEntry[str]) -> list[Entry]:
-    """Return ENTRY, or nothing if it vanished between listing and looking."""
+    """Return ENTRY, or nothing if it was deleted after the listing."""
     try:
         folder = entry.is_dir()
         return [Entry(entry.name, 0 if folder else entry.stat().st_size, folder)]
@@ -206,7 +206,7 @@ def _entry(entry: os.DirEntry[str]) -> list[Entry]:
 
 def _locked(path: str) -> StoreLocked:
     return StoreLocked(
-        f"{path} is locked by another broker: stop it, or give this one a store of its own",
+        f"{path} is locked by another broker: stop it, or use another store",
         path=path,
     )
 
@@ -214,7 +214,7 @@ def _locked(path: str) -> StoreLocked:
 class OsLock:
     """Byte 0 of the file `lock`, locked exclusively.
 
-    It excludes a Java broker's POSIX lock and a second opening in this very process alike (system.py).
+    It excludes both a Java broker's POSIX lock and a second opening in the same process (system.py).
     """
 
     def __init__(self, path: str) -> None:

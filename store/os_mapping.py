@@ -1,8 +1,8 @@
-"""One file of the real disk, open: `OsMapping`.
+"""One open file of the real disk: `OsMapping`.
 
-Files are written with pwrite, and read with pread or through a shared read-only map. Both are the same page cache, so a
-map shows what was written at once; but a full disk is an error of the call instead of a SIGBUS that ends the process.
-Holes are found by lseek(SEEK_DATA / SEEK_HOLE), so that zeroing a sparse gigabyte touches only what holds data.
+Files are written with pwrite, and read with pread or through a shared read-only map. Both use the same page cache, so a
+map shows written data at once. A full disk is an error of the call, instead of a SIGBUS that kills the process. Holes
+are found by lseek(SEEK_DATA / SEEK_HOLE), so that zeroing a sparse gigabyte touches only its data.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _PAGE: Final = mmap.PAGESIZE
 
 
 class OsMapping:
-    """One real file. The descriptor is opened at once if the file must be made or grown, else at the first use.
+    """One real file. The descriptor is opened at once if the file must be created or grown, else at the first use.
 
-    It closes when other files need the room, unless its `array` was asked for, and opens again at its next use.
+    It is closed if other files need the space, unless its `array` was requested, and opens again at its next use.
     """
 
     __slots__ = (
@@ -63,9 +63,9 @@ class OsMapping:
         self._writable = writable
         self._is_own = not writable
         self._closed = False
-        #: Which file was opened first (0: none yet): opened again it must be the same.
+        #: The first opened inode (0: none yet). A file that is opened again must be the same.
         self._inode = 0
-        # Another thread may give these up at any time: each is read once, and what was read stays good.
+        # Other threads may clear these at any time: read each once into a variable, which stays valid.
         self._descriptor: Descriptor | None = None
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
@@ -108,7 +108,7 @@ class OsMapping:
         return Descriptor(self._files.attempt(lambda: os.open(self.path, flags, 0o644)))
 
     def _make_own(self) -> None:
-        """Before the first write: see that the file has no other name. Views that are held keep the old bytes."""
+        """Before the first write: ensure that the file has no other name. Views that are held keep the old bytes."""
         self._is_own = True
         descriptor = self._opened()
         with disk_errors("copy", self.path):
@@ -126,15 +126,15 @@ class OsMapping:
                 found = self._files.attempt(
                     lambda: mmap.mmap(number, self.size, flags=mmap.MAP_SHARED, prot=protection)
                 )
-        except ValueError:  # The file is shorter than that.
+        except ValueError:  # The file is shorter than its expected size.
             self.check()
             raise
-        if self._descriptor is not descriptor:  # It was given up for the map's sake.
+        if self._descriptor is not descriptor:  # It was closed to make space for the map.
             self._files.add(self)
         return found
 
     def let_go(self) -> bool:
-        """Close the descriptor and drop the map; what others hold of them stays. Not where the array was handed out."""
+        """Close the descriptor and drop the map, unless the array was requested. References to them stay valid."""
         if self._array is not None:
             return False
         self._descriptor = self._view = self._map = None
@@ -175,7 +175,7 @@ class OsMapping:
             while written < len(rest):
                 step = os.pwrite(descriptor.number, rest[written:], at + written)
                 if step == 0:
-                    raise OSError(errno.EIO, "nothing was written")
+                    raise OSError(errno.EIO, "no byte was written")
                 written += step
 
     def reserve(self, at: int, size: int) -> None:
@@ -183,7 +183,7 @@ class OsMapping:
             if not self._is_own:
                 self._make_own()
             descriptor = self._opened()
-            with disk_errors("allocate room in", self.path):
+            with disk_errors("allocate space in", self.path):
                 allocate(descriptor.number, at, size)
 
     def zero(self, at: int, size: int) -> None:
@@ -218,7 +218,7 @@ class OsMapping:
         fault = None if self._closed else self._fault()
         if fault is not None:
             raise DiskFailure(
-                f"{self.path} {fault} while it was in use: stop the broker, put back what was there, and start again",
+                f"{self.path} {fault} while it was in use: stop the broker, restore the file, and start again",
                 path=self.path,
                 reason=fault,
             )
@@ -228,18 +228,18 @@ class OsMapping:
         try:
             found = os.stat(self.path) if descriptor is None else os.fstat(descriptor.number)
         except OSError:
-            return False  # What has no name any more keeps its bytes as long as it is mapped.
+            return False  # A file without a name keeps its bytes as long as it is mapped.
         return found.st_size < self.size
 
     def _fault(self) -> str | None:
         try:
             there = os.stat(self.path)
         except OSError as error:
-            return f"cannot be found any more ({error.strerror})"
+            return f"disappeared ({error.strerror})"
         if self._inode not in (0, there.st_ino):
-            return "is another file now"
+            return "was replaced by another file"
         if there.st_size < self.size:
-            return f"was cut to {there.st_size:,} bytes of {self.size:,}"
+            return f"was cut to {there.st_size:,} of {self.size:,} bytes"
         return None
 
     def forget(self, at: int, size: int) -> None:
@@ -257,7 +257,7 @@ class OsMapping:
                 sync_data(descriptor.number)
 
     def _to_sync(self) -> Descriptor | None:
-        """Return a descriptor for this once; None if the owner closed the file, for he syncs before."""
+        """Return a descriptor for one sync; None if the owner has closed the file, because it syncs before closing."""
         try:
             with disk_errors("open", self.path):
                 return None if self._closed else self._new_descriptor()
@@ -269,7 +269,7 @@ class OsMapping:
     def close(self) -> None:
         self._closed = True
         self._files.remove(self)
-        # Descriptor and map go when the last one who uses them lets go: a reader keeps what it reads.
+        # Descriptor and map are closed with their last reference: a reader can finish reading.
         self._descriptor = self._view = self._array = self._map = None
 
     def __del__(self) -> None:

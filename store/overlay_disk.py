@@ -1,14 +1,15 @@
-"""A disk whose changes stay in memory: any store, live, stopped or damaged, opened without writing a byte.
+"""A disk whose changes stay in memory: opens any store, live, stopped or damaged, without writing a byte.
 
-`OverlayDisk` reads the real files and keeps changes apart: a mapped file is a private (copy-on-write) map, a created
-file is anonymous memory, and a table remembers what was deleted, renamed or replaced. So the ordinary opening and
+`OverlayDisk` reads the real files and stores changes separately: a mapped file is a private (copy-on-write) map, a
+created file is anonymous memory, and a table has deleted, renamed and replaced files. So the ordinary opening and
 recovery of a store run on it, and show exactly the store that a broker would have afterwards.
 
-Cost: a page is copied when it is first changed; the rest is the page cache's, also of 420 MB index files and 1 GiB logs
-(MAP_NORESERVE, and holes are never touched).
+Cost: a page is copied when it is first changed; the rest is in the page cache, even of 420 MB index files and 1 GiB
+logs (MAP_NORESERVE, and holes are never touched).
 
-A file that a live broker deletes after it was opened here stays readable; one that vanished before reads as zeros. A
-mapped file that another program cuts ends the process (SIGBUS), as it would a Java broker; brokers never do that.
+A file that a running broker deletes after it was opened here stays readable; one that was deleted before reads as
+zeros. If another program cuts a mapped file, the process is killed (SIGBUS), as a RocketMQ broker would be. Brokers
+never do that.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 
 class OverlayDisk:
-    """A view of BASE (the real disk) on which every change is this object's own.
+    """A view of BASE (the real disk) that keeps all changes to itself.
 
     ON_THIS_MACHINE: the paths of BASE are those of this machine's file system, so that its files can be mapped.
-    Otherwise a file is read through BASE: in ranges by `Mapping.read`, whole once its `view` is asked for.
+    Otherwise a file is read through BASE: in ranges by `Mapping.read`, completely for its `view`.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class OverlayDisk:
         self._base: Disk = OsDisk(files) if base is None else base
         self._open_files = files
         self._far = None if on_this_machine else self._base
-        #: Files whose content is ours: mapped, written or renamed here.
+        #: Files with changes: mapped, written or renamed here.
         self._files = _Files()
         self._folders: set[str] = set()
         #: Real files and folders that do not exist in this view.
@@ -81,7 +82,7 @@ class OverlayDisk:
             raise FileNotFoundError(path)
 
     def modified_ms(self, path: str) -> int:
-        """Return when the real file was changed; for a file made here, when its nearest real folder was."""
+        """Return when the real file was changed; for a file created here, when its nearest real folder was."""
         path = _key(path)
         while not self._base.exists(path):
             path = os.path.dirname(path)
@@ -172,7 +173,7 @@ class OverlayDisk:
         self._files[path] = new
 
     def sync_folder(self, path: str) -> None:
-        """Do nothing: nothing here is ever on a device."""
+        """Do nothing: changes are never written to a disk."""
 
     def sync_everything(self, path: str) -> bool:
         return True
@@ -199,7 +200,7 @@ class OverlayDisk:
         return self._files[path]
 
     def changed_files(self) -> dict[str, PrivateMapping]:
-        """Return the files that are not as they are in the base, by path: written, made, cut, grown or renamed here."""
+        """Return the files that differ from the base, by path: written, created, cut, grown or renamed here."""
         return {
             path: file
             for path, file in self._files.items()
@@ -207,15 +208,15 @@ class OverlayDisk:
         }
 
     def gone(self) -> Sequence[str]:
-        """Return the real files and folders that are no more in this view, and in whose place is nothing else."""
+        """Return the real files and folders that were deleted in this view and not replaced."""
         return sorted(path for path in self._gone if path not in self._files)
 
     def made_folders(self) -> Sequence[str]:
-        """Return the folders that were made here, outer ones first."""
+        """Return the folders that were created here, outer ones first."""
         return sorted(self._folders)
 
     def lock(self, path: str) -> Lock:
-        """Hold nothing: a store that another process has open may be looked at."""
+        """Lock nothing: a store that another process has open may be read."""
         return _NoLock()
 
     def usage(self, path: str) -> DiskUsage:
@@ -226,7 +227,7 @@ class OverlayDisk:
 
 
 class _Files(dict[str, PrivateMapping]):
-    """Files by path, that also know who lies in a folder: a store has ten thousand of them, each in one of its own."""
+    """Files by path, with an index by folder: a store has ten thousand of them, each in its own folder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -253,4 +254,4 @@ def _key(path: str) -> str:
 
 class _NoLock:
     def release(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""

@@ -1,6 +1,6 @@
 """The parts of an open store, as one value, and the function that opens its files.
 
-Opening restores the length of files that were cut short (cut_files.py). It judges and changes nothing else: recovery
+Opening restores the length of files that were cut short (cut_files.py). It checks and changes nothing else: recovery
 follows.
 """
 
@@ -23,7 +23,7 @@ from .message_index import MessageIndex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreParts:
-    """The parts of one store. Before recovery every file counts as full.
+    """The parts of one store. Before recovery each file counts as full.
 
     index: None if it is disabled;  dispatcher: derives the entries of `queues` and `index` from records.
     """
@@ -35,7 +35,7 @@ class StoreParts:
     index: MessageIndex | None
     dispatcher: Dispatcher
     checkpoint: CheckpointFile
-    #: Path and found length of the files that were cut short.
+    #: Path and found length of files that were cut short.
     cut: Sequence[tuple[str, int]] = ()
 
     @classmethod

@@ -1,4 +1,4 @@
-"""One file of an overlay (overlay_disk.py): a private map of the real one, what was fetched of it, or memory."""
+"""One file of an overlay (overlay_disk.py): a private map of the real file, a fetched copy, or memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import numpy as np
 from numpy.typing import NDArray
 
+from ..proto.facts import Facts
 from .disk import Buffer, Disk
 from .open_files import OPEN_FILES, OpenFiles
 from .system import data_extents
@@ -19,17 +20,17 @@ logger = logging.getLogger(__name__)
 _CHUNK = 1 << 20
 _FETCH = 8 << 20
 _SEEN_MAX = 8192
-#: MAP_NORESERVE, which Python 3.11 does not name: a private gigabyte needs no swap behind it.
+#: MAP_NORESERVE, which Python 3.11 does not have: a private gigabyte needs no swap space.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
-#: Windows has no such maps: what reads stores does not run there, but is imported.
+#: Windows has no such maps: readers of stores do not run there, but are imported.
 _PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | _NO_RESERVE
 
 
 class PrivateMapping:
     """A copy-on-write map of a real file (fetched from the disk FAR, if given), or anonymous memory.
 
-    Mapped at its first use, and let go while nothing was changed where other files need the room; `read` of a file
-    that is not mapped yet reads just that range.
+    It is mapped at its first use. The map is dropped if nothing was changed and other files need the space. `read` of a
+    file that is not mapped reads only the range.
     """
 
     def __init__(
@@ -48,9 +49,9 @@ class PrivateMapping:
         self._source = source
         self._far = far
         self._map: mmap.mmap | None = None
-        #: Is the map that of the real file, whose holes can be asked for?
+        #: Is it a map of the real file, whose holes can be found?
         self._is_sparse = False
-        #: What was read last: the front of a queue is asked for again and again.
+        #: The last read bytes: the start of a queue is read repeatedly.
         self._seen_at, self._seen = 0, b""
         self._view: memoryview | None = None
         self._array: NDArray[np.uint8] | None = None
@@ -58,7 +59,7 @@ class PrivateMapping:
 
     @property
     def is_changed(self) -> bool:
-        """May the content be another than that of the real file of this path?"""
+        """May the content differ from that of the real file of this path?"""
         return self._source != self.path or self._array is not None or bool(self._written)
 
     def _mapped(self) -> mmap.mmap:
@@ -75,29 +76,29 @@ class PrivateMapping:
         return found
 
     def let_go(self) -> bool:
-        """Drop the map of a real file that is as it was."""
+        """Drop the map of a real file without changes."""
         if self._written or self._array is not None or not self._is_sparse:
             return False
         self._map = self._view = None
         return True
 
     def _private_map(self) -> mmap.mmap | None:
-        """Map the real file; None if it is no longer there or no longer as long as it was."""
+        """Map the real file; None if it was deleted or is shorter than before."""
         assert self._source is not None
         if self._far is not None:
             return self._fetched(self._far, self._source)
         try:
             fd = self._source_descriptor()
         except FileNotFoundError:
-            logger.warning("a file vanished; reading it as zeros", extra={"path": self._source})
+            logger.warning("file disappeared, it reads as zeros %s", Facts(path=self._source))
             return None
         length = os.fstat(fd).st_size
         if length < self.size:
             logger.warning(
-                "a file became shorter; its end reads as zeros", extra={"path": self._source}
+                "file became shorter, its end reads as zeros %s", Facts(path=self._source)
             )
             return self._short_copy(fd, length)
-        try:  # The map keeps a descriptor of its own: a second one would halve how many files can be open.
+        try:  # The map duplicates the descriptor: keeping both would halve how many files can be open.
             self._is_sparse = True
             protection = mmap.PROT_READ | mmap.PROT_WRITE
             return self._files.attempt(
@@ -115,7 +116,7 @@ class PrivateMapping:
         copy = mmap.mmap(-1, self.size, flags=_PRIVATE | mmap.MAP_ANONYMOUS)
         for at in range(0, self.size, _FETCH):
             data = far.read_at(source, at, min(_FETCH, self.size - at))
-            if data.strip(b"\0"):  # What was never written needs no memory.
+            if data.strip(b"\0"):  # Unwritten parts need no memory.
                 copy[at : at + len(data)] = data
                 self._note(at, at + len(data))
         return copy
@@ -130,7 +131,7 @@ class PrivateMapping:
         return copy
 
     def extents(self, at: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts of [AT, END) that may hold something other than zeros; they may overlap."""
+        """Return the parts of [AT, END) that may have other bytes than zeros; they may overlap."""
         if self._array is not None:
             return [(at, end)]
         self._touch()
@@ -141,7 +142,7 @@ class PrivateMapping:
         return found
 
     def _source_extents(self, at: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts of the real file that are no holes; everything, if it was deleted meanwhile."""
+        """Return the parts of the real file that are not holes; all of it, if it was deleted meanwhile."""
         assert self._source is not None
         try:
             fd = self._source_descriptor()
@@ -183,12 +184,12 @@ class PrivateMapping:
         if len(data):
             assert at + len(data) <= self.size, "written beyond the end of a mapped file"
             found = self._mapped()
-            self._note(at, at + len(data))  # From here on it is not let go.
+            self._note(at, at + len(data))  # From here on the map is not dropped.
             self._files.remove(self)
             found[at : at + len(data)] = data
 
     def reserve(self, at: int, size: int) -> None:
-        """Nothing to do: memory is taken page by page."""
+        """Do nothing: memory is allocated page by page."""
 
     def zero(self, at: int, size: int) -> None:
         for start, end in self.extents(at, at + size):
@@ -211,7 +212,7 @@ class PrivateMapping:
         return bytes(self.view[at : at + size])
 
     def _read_source(self, at: int, size: int) -> bytes | None:
-        """Return that range of the real file; None if it is no longer there."""
+        """Return that range of the real file; None if it was deleted."""
         assert self._source is not None
         if self._far is not None:
             return self._far.read_at(self._source, at, size)
@@ -231,13 +232,13 @@ class PrivateMapping:
         return False
 
     def check(self) -> None:
-        """Find nothing wrong: what was not read yet may have changed, and then reads as it is."""
+        """Do nothing: parts that were not read yet may have changed, and are read as they are."""
 
     def forget(self, at: int, size: int) -> None:
-        """Keep everything: dropping private pages would undo changes."""
+        """Do nothing: dropping private pages would undo changes."""
 
     def sync(self) -> None:
-        """Nothing to do: nothing here is ever on a device."""
+        """Do nothing: changes are never written to a disk."""
 
     def close(self) -> None:
         """Keep the content: it is the file, until the overlay is dropped."""

@@ -1,7 +1,7 @@
-"""The entries of one queue as columns, as a recovery left them. Formats: format/queues.py.
+"""The entries of one queue as columns, after a recovery. Formats: format/queues.py.
 
 An entry of a plain queue is one message, and its number is its queue offset. An entry of a batch queue is a record of
-several messages, numbered from its own base. Pre-blank entries are no messages.
+several messages, numbered from its own base. Pre-blank entries are not messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RECOVERED_AT_ONCE: Final = 300_000
 
 @dataclass(frozen=True, slots=True)
 class QueueEntries:
-    """Entries in the order of their files; one array a column, all of one length."""
+    """Entries in the order of their files; one array per column, all of one length."""
 
     queue_offset: Longs
     physical_offset: Longs
@@ -41,9 +41,9 @@ class QueueEntries:
 
 
 def entries_of(queue: JavaQueue, begin: int, end: int) -> Iterator[QueueEntries]:
-    """Yield the entries of QUEUE that hold messages of [BEGIN, END), up to _RECOVERED_AT_ONCE at a time.
+    """Yield the entries of QUEUE with messages in [BEGIN, END), up to _RECOVERED_AT_ONCE at a time.
 
-    Offsets in a hole, where a file is missing, have none. Each range is read once, and nothing else of the file.
+    Offsets in a hole, where a file is missing, have none. Each range is read once, and no other part of the file.
     """
     begin, end = max(begin, queue.min_offset), min(end, queue.max_offset)
     if begin >= end:
@@ -91,7 +91,7 @@ def _columns(rows: Rows, numbers: Longs, counts: Longs) -> QueueEntries:
 
 
 def reached_entries(queue: Queue) -> tuple[Longs, Longs]:
-    """Return queue offset and log offset of each entry of QUEUE, one of our store's, that a consumer can reach."""
+    """Return queue offset and log offset of each entry of QUEUE, a PocketMQ queue, that a consumer can reach."""
     numbers, offsets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for file in queue.files.files:
         entries = queue.all_of(file)

@@ -1,8 +1,8 @@
-"""Extensions of queue entries: the tags codes of a store whose Java broker had enableConsumeQueueExt.
+"""Extensions of queue entries: the tags codes of a store whose RocketMQ broker had enableConsumeQueueExt.
 
-There, a queue entry holds the address of a unit in place of the tags code (format/queues.py). Addresses and
-tags codes may be mixed: RocketMQ writes the code itself where no unit can be written, and PocketMQ always does. So
-units are read here and never written.
+There, a queue entry has the address of a unit instead of the tags code (format/queues.py). Addresses and tags codes may
+be mixed: RocketMQ writes the code itself if it cannot write a unit, and PocketMQ always does. So units are read here
+and never written.
 
 If a unit cannot be read, its address stays in place: callers that need the code read the record.
 """
@@ -22,7 +22,7 @@ from .format.rows import Rows
 
 
 class QueueExtension:
-    """The units of the queue whose entries lie in QUEUE_FOLDER, …/consumequeue/<topic>/<queue>."""
+    """The units of the queue whose entries are in QUEUE_FOLDER, …/consumequeue/<topic>/<queue>."""
 
     def __init__(self, disk: Disk, queue_folder: str) -> None:
         topic_folder, queue = posixpath.split(queue_folder)
@@ -34,16 +34,16 @@ class QueueExtension:
 
     @property
     def exists(self) -> bool:
-        """Has the queue an extension?"""
+        """Does the queue have an extension?"""
         return self._disk.is_folder(self._folder)
 
     def resolved(self, codes: Longs) -> Longs:
-        """Return CODES, those of entries in their order, with the tags codes where addresses stand."""
+        """Return CODES, those of entries in their order; addresses are replaced by the tags codes there."""
         if not len(codes) or int(codes.min()) > ADDRESS_MAX:
             return codes
         found = codes.copy()
         rows = np.flatnonzero(codes <= ADDRESS_MAX)
-        # Not negated: −2^63 has no counterpart.
+        # Subtracted, not negated: −2^63 has no positive counterpart.
         offsets = codes[rows] - ADDRESS_LEAST
         self._look(int(offsets.max()))
         files = np.searchsorted(self._starts, offsets, "right") - 1
@@ -53,7 +53,7 @@ class QueueExtension:
         return found
 
     def resolve(self, entries: Rows) -> Rows:
-        """Return plain queue ENTRIES with the tags codes where addresses stand; as they are if there are none."""
+        """Return plain queue ENTRIES with addresses replaced by tags codes; unchanged if there are none."""
         codes = entries["tags_code"].astype(np.int64)
         found = self.resolved(codes)
         if found is not codes:
@@ -62,7 +62,7 @@ class QueueExtension:
         return entries
 
     def _look(self, highest: int) -> None:
-        """See which files there are, if HIGHEST lies behind those that are known; a Java broker may write them now."""
+        """List the files if HIGHEST is after the known ones; a RocketMQ broker may be writing new ones."""
         if highest < self._end:
             return
         try:

@@ -1,11 +1,11 @@
-"""Queue entries that contradict the log, made again while the store is open.
+"""Repairs queue entries that contradict the log while the store is open.
 
-A reader that misses messages in a queue has the numbers around them checked, once, a block at a time. If an entry
-points to no record of its queue, or to one with another number, its record can only be between those of the entries
-around it. If it is there, the entry is written again and logged. If not, the record is damaged or gone, and the entry
-stays. Repeated entries are such, and entries of queues that an Apache broker numbered from 0 again.
+If a reader misses messages in a queue, the entries around them are checked, once per block. If an entry does not point
+to a record of its queue, or to one with another queue offset, its record can only be between those of its neighbours.
+If it is there, the entry is rewritten and logged. If not, the record is damaged or deleted, and the entry is not
+changed. That is also the case for repeated entries, and for entries of queues that RocketMQ numbered from 0 again.
 
-Batch queues and light ones are left to a start that reads the whole log, as is a gap wider than `SEARCHED_BYTES_MAX`.
+Batch queues, light queues, and gaps wider than `SEARCHED_BYTES_MAX` are repaired by a start that reads the whole log.
 Not thread-safe: the store's owner calls it.
 """
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import DiskFailure, StoreFull
+from ..proto.facts import Facts
 from ..proto.record_run import LEAST_SIZE, Longs, RunColumns, parse_run, topic_is
 from ..proto.topics import SCHEDULE_TOPIC
 from .consume_queue import ConsumeQueue
@@ -31,17 +32,17 @@ from .rows_by_queue import by_queue
 
 logger = logging.getLogger(__name__)
 
-#: At most so much of the log is looked through for the records of a gap.
+#: The maximum part of the log that is searched for the records of a gap.
 SEARCHED_BYTES_MAX: Final = 16 << 20
-#: Entries that are looked at together, and how many around them may tell where their records can lie.
+#: Entries that are checked together, and how many around them may show where their records can be.
 _BLOCK: Final = 1024
 _AROUND: Final = 64
-#: So many blocks are known to have been looked at; beyond it all are forgotten.
+#: The maximum number of blocks remembered as checked; with more, all are forgotten.
 _BLOCKS_MAX: Final = 10_000
 
 
 class LostEntries:
-    """Makes entries of the store of PARTS again. `count`: those since it was opened."""
+    """Repairs entries of the store of PARTS. `count`: repaired entries since it was opened."""
 
     def __init__(self, parts: StoreParts, health: StoreHealth) -> None:
         self._parts = parts
@@ -51,9 +52,9 @@ class LostEntries:
         self.count = 0
 
     def find(self, queue: ConsumeQueue, first: int, end: int) -> None:
-        """Look at the entries [FIRST, END) of QUEUE, from which a message was missed, and make again what can be.
+        """Check the entries [FIRST, END) of QUEUE, in which a message was missed, and repair them if possible.
 
-        Raises nothing of the disk's: a failure is the store's, on a full disk the entries stay as they are.
+        Raises no errors of the disk: a failure is reported to StoreHealth; on a full disk the entries are not changed.
         """
         if queue.topic.startswith(LIGHT_PREFIX):
             return
@@ -68,7 +69,7 @@ class LostEntries:
             try:
                 self._look_at(queue, block * _BLOCK, (block + 1) * _BLOCK)
             except StoreFull as error:
-                logger.warning("queue entries stay as they are", extra={"reason": error.message})
+                logger.warning("queue entries not repaired %s", Facts(reason=error.message))
             except DiskFailure as error:
                 self._health.fail(error)
 
@@ -81,12 +82,12 @@ class LostEntries:
         try:
             self._correct_codes(queue, seen, agrees & (said == seen.numbers))
         except StoreFull as error:
-            logger.warning("queue entries stay as they are", extra={"reason": error.message})
+            logger.warning("queue entries not repaired %s", Facts(reason=error.message))
         except DiskFailure as error:
             self._health.fail(error)
 
     def enter_again(self, file: MappedFile, found: RunColumns) -> list[tuple[str, int]]:
-        """Make the entries of the records FOUND in FILE again, where they say something else; return their queues."""
+        """Rewrite the entries of the records FOUND in FILE if they differ from them; return their queues."""
         served = np.flatnonzero(is_served(found.sys_flag))
         queues = []
         for topic, number, rows in by_queue(file.data, found, served):
@@ -113,7 +114,7 @@ class LostEntries:
             numbers = int(seen.numbers[begin]), int(seen.numbers[stop - 1]) + 1
             before, behind = np.flatnonzero(good[:begin]), np.flatnonzero(good[stop:])
             is_between = len(before) and len(behind)
-            # Towards an end of the queue records with other numbers may be those of a broker that numbered anew.
+            # Near the ends of the queue, records with other queue offsets may be of a broker that numbered them again.
             if not (numbers[0] < end and numbers[1] > first) or (
                 not is_between and agrees[begin:stop].any()
             ):
@@ -126,7 +127,7 @@ class LostEntries:
             self._search(queue, numbers, low, high)
 
     def _judge(self, seen: _Seen, name: QueueName) -> tuple[NDArray[np.bool_], Longs]:
-        """Tell which entries point to records of the queue, and what numbers these say."""
+        """Return which entries point to records of the queue, and the queue offsets in these records."""
         agrees = np.zeros(len(seen.numbers), np.bool_)
         said = np.zeros(len(seen.numbers), np.int64)
         for file in self._log.files.files:
@@ -141,8 +142,8 @@ class LostEntries:
         return agrees, said
 
     def _correct_codes(self, queue: ConsumeQueue, seen: _Seen, good: NDArray[np.bool_]) -> None:
-        """Correct the tags codes of entries that are GOOD: what hit those beside them may have hit these."""
-        # What an extension of the queue did not tell stays an address.
+        """Correct the tags codes of GOOD entries: the cause of the damage near them may have changed these as well."""
+        # Where an extension of the queue lacks the code, the address stays.
         hashed = (seen.tags_codes > ADDRESS_MAX) | (not queue.has_extension)
         for file in self._log.files.files:
             at = seen.log_offsets - file.start
@@ -153,13 +154,13 @@ class LostEntries:
                 self._enter(queue, seen.numbers[rows], file, columns)
 
     def _search(self, queue: ConsumeQueue, numbers: tuple[int, int], low: int, high: int) -> None:
-        """Make the entries NUMBERS, [first, end), again from the records of log offsets [LOW, HIGH)."""
+        """Rewrite the entries NUMBERS, [first, end), from the records at log offsets [LOW, HIGH)."""
         place = {"topic": queue.topic, "queue": queue.queue, "queue_offset": numbers[0]}
         if high - low > SEARCHED_BYTES_MAX:
             logger.error(
-                "queue entries contradict the log, their records are not looked for: delete pocketmq/verified.json"
-                " and start again, then all of the log is read",
-                extra={**place, "count": numbers[1] - numbers[0], "size_bytes": high - low},
+                "queue entries contradict the log, too far apart to repair: stop, delete pocketmq/verified.json"
+                " and start again, which reads all of the log %s",
+                Facts(**place, count=numbers[1] - numbers[0], size_bytes=high - low),
             )
             return
         for file in self._log.files.files:
@@ -183,7 +184,7 @@ class LostEntries:
         file: MappedFile,
         found: RunColumns,
     ) -> None:
-        """Write the entries NUMBERS that FOUND in FILE are the records of, where they say something else."""
+        """Write the entries NUMBERS of the records FOUND in FILE, if they differ from them."""
         found = found.take(np.isin(found.queue_offset, numbers))
         if not len(found) or self._health.state not in ("open", "full", "read-only"):
             return
@@ -197,13 +198,13 @@ class LostEntries:
             self._parts.queues.touch(queue)
             self.count += 1
             logger.warning(
-                "queue entry contradicted the log: made again",
-                extra={
-                    "topic": queue.topic,
-                    "queue": queue.queue,
-                    "queue_offset": number,
-                    "log_offset": int(entries["log_offset"][row]),
-                },
+                "queue entry contradicted the log, repaired %s",
+                Facts(
+                    topic=queue.topic,
+                    queue=queue.queue,
+                    queue_offset=number,
+                    log_offset=int(entries["log_offset"][row]),
+                ),
             )
 
 

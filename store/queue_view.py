@@ -1,7 +1,7 @@
-"""The entries of one queue as its files are, without a recovery. Formats: format/queues.py.
+"""Reads the entries of one queue from its files, without a recovery. Formats: format/queues.py.
 
 An entry is valid if its size is positive; zeros follow the last valid one. Pre-blank entries, which precede the first
-one of a queue that begins above 0, are no messages.
+one of a queue that begins above 0, are not messages.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from .listing import FileRow, RowFile
 from .queue_extension import QueueExtension
 from .view import QueueFolder, StoreView
 
-#: Entries that are read at a time: of a queue as it lies; of an opened one 6 MB, as many as a file usually holds.
+#: Entries read at a time: about 1 MB of a queue in its files; 6 MB, as many as most files have, of an opened one.
 _ENTRIES_AT_ONCE: Final = 1 << 16
-#: A page of them, and one more.
+#: One page of them, and one more.
 _ENTRIES_LOOKED_AT: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class QueueExtent:
-    """Of a queue: entry numbers [FIRST, END), queue offsets [MIN_OFFSET, MAX_OFFSET), and where the newest entry's
-    record ends in the log (None without entries)."""
+    """The extent of a queue: entry numbers [FIRST, END), queue offsets [MIN_OFFSET, MAX_OFFSET), and the end of the
+    newest entry's record in the log (None without entries)."""
 
     first: int
     end: int
@@ -40,7 +40,7 @@ class QueueExtent:
 
 
 class QueueView:
-    """The queue in FOLDER; entries before LOG_BEGIN have lost their records and do not count."""
+    """The queue in FOLDER. Entries before LOG_BEGIN have lost their records and are ignored."""
 
     def __init__(self, store: StoreView, folder: QueueFolder, log_begin: int) -> None:
         self._store = store
@@ -52,7 +52,7 @@ class QueueView:
         self._extension = QueueExtension(store.disk, folder.path)
 
     def of(self, file: RowFile) -> Rows:
-        """Return all places for entries in FILE."""
+        """Return all entries in FILE, including unused ones."""
         return self._format.columns(self._store.view(file))
 
     def number_of(self, file: RowFile) -> int:
@@ -60,7 +60,7 @@ class QueueView:
         return file.start // self._format.size
 
     def bounds(self) -> QueueExtent:
-        """Return where the queue begins and ends; read by descriptor, for page faults cost more than the entries."""
+        """Return the extent of the queue. It is read through descriptors, because page faults cost more."""
         for file in reversed(self.row.files):
             probe = _Probe(self._store, file, self._format)
             count = probe.valid_count()
@@ -81,7 +81,7 @@ class QueueView:
         return QueueExtent(first, end, low, behind, log_end)
 
     def first_from(self, log_offset: int) -> int:
-        """Return the number of the first entry whose record stands at LOG_OFFSET or behind it."""
+        """Return the number of the first entry whose record is at LOG_OFFSET or after it."""
         for file in self.row.files:
             probe = _Probe(self._store, file, self._format)
             at = probe.count_before(log_offset)
@@ -90,7 +90,7 @@ class QueueView:
         return self.row.end // self._format.size
 
     def gather(self, numbers: NDArray[np.int64]) -> tuple[Rows, NDArray[np.bool_]]:
-        """Return the plain entries with NUMBERS, and which of them are there; the others are zeros."""
+        """Return the plain entries with NUMBERS, and which of them exist; the others are zeros."""
         size = self._format.size
         found = np.zeros(len(numbers), f"V{size}")
         there = np.zeros(len(numbers), np.bool_)
@@ -99,7 +99,7 @@ class QueueView:
             start = self.number_of(file)
             if start > high:
                 break
-            # As plain bytes: a structured array would be copied field by field.
+            # As plain bytes: numpy copies a structured array field by field.
             places = self.of(file).view(f"V{size}")
             inside = (numbers >= start) & (numbers < start + len(places))
             found[inside] = places[numbers[inside] - start]
@@ -108,12 +108,12 @@ class QueueView:
         return entries, there & (entries["size"] > 0)
 
     def _file_of(self, number: int) -> int:
-        """Return the place in the row of the file that has entry NUMBER, or of the one before."""
+        """Return the index of the file with entry NUMBER, or of the previous file."""
         at = number * self._format.size
         return max(0, bisect_right(self.row.files, at, key=lambda file: file.start) - 1)
 
     def log_offsets(self) -> NDArray[np.int64]:
-        """Return the log offsets of all entries, remembered: for batch queues, which are short."""
+        """Return the log offsets of all entries. They are cached: only for batch queues, which are short."""
         if self._log_offsets is None:
             bounds = self.bounds()
             parts = [part["log_offset"] for _, part in self.read(bounds.first, bounds.end)]
@@ -121,7 +121,7 @@ class QueueView:
         return self._log_offsets
 
     def read(self, first: int, end: int) -> Iterator[tuple[int, Rows]]:
-        """Yield (number, entries) from entry FIRST to END, in pieces; nothing for places that no file covers."""
+        """Yield (number, entries) from entry FIRST to END, in pieces; nothing where a file is missing."""
         for file in self.row.files:
             start = self.number_of(file)
             entries = self.of(file)
@@ -131,12 +131,12 @@ class QueueView:
                 yield at, self._resolved(part)
 
     def _resolved(self, entries: Rows) -> Rows:
-        """Return ENTRIES with the tags codes that stand beside them, where a Java broker extended them."""
+        """Return ENTRIES with addresses of an extension replaced by the tags codes there."""
         return entries if self.folder.is_batch else self._extension.resolve(entries)
 
 
 class _Probe:
-    """Looks at single entries of FILE through its descriptor."""
+    """Reads single entries of FILE through its descriptor."""
 
     def __init__(self, store: StoreView, file: RowFile, entry_format: RowFormat) -> None:
         self._format = entry_format
@@ -144,19 +144,19 @@ class _Probe:
         try:
             self._mapping: Mapping | None = store.disk.open_map(file.path, writable=False)
         except FileNotFoundError:
-            self._mapping = None  # A live broker's retention deleted it.
-        #: Places for entries.
+            self._mapping = None  # The retention of a running broker deleted it.
+        #: Number of entries that fit the file.
         self.count = 0 if self._mapping is None else self._mapping.size // self._size
 
     def entries(self, at: int, count: int) -> Rows:
-        """Return up to COUNT entries from place AT on."""
+        """Return up to COUNT entries from position AT on."""
         assert self._mapping is not None
         return self._format.columns(self._mapping.read(at * self._size, count * self._size))
 
     def valid_count(self) -> int:
-        """Return how many valid entries the file begins with.
+        """Return the number of valid entries at the start of the file.
 
-        Where the file ends in a hole, the last of them stands just before it; else it is found by halving.
+        If the file ends in a hole, the last of them is just before it; otherwise it is found by a binary search.
         """
         if not self.count:
             return 0
@@ -171,7 +171,7 @@ class _Probe:
         return _prefix(low, lambda at: int(self.entries(at, 1)["size"][0]) > 0)
 
     def count_before(self, log_offset: int) -> int:
-        """Return how many entries at the file's beginning are pre-blank, or of records before LOG_OFFSET."""
+        """Return how many entries at the file's start are pre-blank, or have records before LOG_OFFSET."""
 
         def is_gone(at: int) -> bool:
             found = self.entries(at, 1)
@@ -182,5 +182,5 @@ class _Probe:
 
 
 def _prefix(count: int, holds: Callable[[int], bool]) -> int:
-    """Return how many of the first COUNT numbers HOLDS is true for; it is true for a prefix of them."""
+    """Return for how many of the first COUNT numbers HOLDS is true; it must be true for a prefix of them."""
     return bisect_left(range(count), 1, key=lambda at: not holds(at))

@@ -1,10 +1,11 @@
 """Reading a store: by queue offset, log offset, key, message id and time. Nothing here changes anything.
 
-Times of a queue are those of its records, which never decrease; so the first record of an instant is found by
-halving. Not thread-safe: the store's owner calls it.
+Times of a queue are those of its records, which do not decrease. So the first record after a given time is found by a
+binary search. Not thread-safe: the store's owner calls it.
 
-In the place of a message that is lost, an entry repeats a neighbour (see ConsumeQueue.put). A record of several entries
-is read once: where it says that it stands, or at the first of them if none is there. Apache reads it several times.
+In place of a lost message, there is a copy of a neighbouring entry (see ConsumeQueue.put). A record of several entries
+is read once: at its own queue offset, or at the first of the entries if none of them is there. RocketMQ reads it
+several times.
 """
 
 from __future__ import annotations
@@ -33,39 +34,39 @@ from .parts import StoreParts
 from .queue_repair import LostEntries
 from .slices import Slices, read_entries, warn_of_missing
 
-#: Tells for tags codes of queue entries which are to be read.
+#: Returns for tags codes of queue entries which of these are to be read.
 Choose: TypeAlias = Callable[[Longs], NDArray[np.bool_]]
 
 _LONG_MAX: Final = (1 << 63) - 1
-#: Entries looked at a time, when a read asks for more messages than that.
+#: Entries read at a time, if a read requests more messages than that.
 ENTRIES_MAX: Final = 10_000
-#: Candidates that the index is asked for first, and how many times more each time that they were not enough.
+#: Candidates requested from the index first, and the factor by which the number grows if they were not enough.
 _CANDIDATES: Final = 256
 _GROWTH: Final = 8
-#: Of one hash, no more of the newest are looked at.
+#: The maximum number of the newest candidates of one hash.
 CANDIDATES_MAX: Final = 1 << 18
-#: Records that are looked at in one turn, and bytes of them; one record may be larger.
+#: Records examined in one turn of the loop, and bytes of them; one record may be larger.
 _TURN_RECORDS: Final = 256
 _TURN_BYTES: Final = 1024 * 1024
-#: Apache's: how often a key query is repeated when none of its results could be loaded.
+#: RocketMQ's limit: how often a key query is repeated if none of its results could be loaded.
 _LOOKUP_TRIES: Final = 3
 
 
-#: Entries that are looked at together for the first that is not confirmed, from the newest on.
+#: Entries examined together for the first unconfirmed one, from the newest on.
 _UNCONFIRMED_STEP: Final = 256
 
 
 class _Checks(NamedTuple):
-    """What a record is compared with: the CRC of its body, and the number that its place in the queue gives it."""
+    """What a record is compared with: the CRC of its body, and the queue offset of its entry."""
 
     crcs: bool
     numbers: bool = True
-    #: Nothing from this queue offset on is read.
+    #: Records from this queue offset on are not read.
     end: int = _LONG_MAX
 
 
 class Reader:
-    """The reading half of a store, whose PARTS these are; a store that was closed is not read (StoreClosed)."""
+    """The reading half of a store with PARTS. A closed store cannot be read (StoreClosed)."""
 
     def __init__(
         self, parts: StoreParts, health: StoreHealth, known: KnownDamage | None = None
@@ -78,19 +79,17 @@ class Reader:
         self.lost_entries = LostEntries(parts, health)
         self._confirmed: int | None = None
 
-    # --- what may be seen
-
     def confirm(self, log_offset: int | None) -> None:
-        """Let nothing be seen that stands at LOG_OFFSET of the log, where a record begins, or behind it.
+        """Show no records at LOG_OFFSET of the log, where a record begins, or after it.
 
-        For the brokers of a replica set: what not all of those have that have to may be taken back. None, as at first:
-        everything may be seen.
+        For the brokers of a replica set: a record that not all in-sync replicas have may be rolled back. None, the
+        initial value: all records are shown.
         """
         self._confirmed = log_offset
 
     @property
     def confirmed_offset(self) -> int:
-        """Everything in the log before it may be seen."""
+        """Readers see everything in the log before it."""
         end = self.log.max_offset
         return end if self._confirmed is None else min(end, self._confirmed)
 
@@ -98,7 +97,7 @@ class Reader:
         return self._confirmed is None or log_offset < self._confirmed
 
     def _end_of(self, queue: Queue) -> int:
-        """Return the queue offset behind the last message of QUEUE that may be seen."""
+        """Return the queue offset after the last message of QUEUE that readers see."""
         confirmed = self._confirmed
         if confirmed is None or queue.max_log_end <= confirmed:
             return queue.max_offset
@@ -114,22 +113,22 @@ class Reader:
         return low
 
     def queue_bounds(self, topic: str, queue: int) -> tuple[int, int]:
-        """Return the first queue offset that can be read, and the one behind the last; (0, 0) for no such queue."""
+        """Return the first queue offset that can be read, and the one after the last; (0, 0) for no such queue."""
         found = self._find(topic, queue)
         return (0, 0) if found is None else (found.min_offset, self._end_of(found))
 
     def stored_ms(self, topic: str, queue: int, offset: int) -> int | None:
-        """Return when the message at OFFSET of a plain queue was stored, by its head; None: it is not there."""
+        """Return the store time of the message at OFFSET of a plain queue, from its head; None: it does not exist."""
         found = self.queues.get(topic, queue)
         at = None if found is None else found.log_offset(offset)
         return None if at is None else self.log_stored_ms(at)
 
     def log_stored_ms(self, log_offset: int) -> int | None:
-        """Return when the record at LOG_OFFSET was stored; None: none begins there."""
+        """Return the store time of the record at LOG_OFFSET; None: no record begins there."""
         return store_time_ms(self.log, log_offset)
 
     def queue_names(self) -> list[tuple[str, int]]:
-        """Return (topic, queue) of every queue that has files, sorted."""
+        """Return (topic, queue) of each queue that has files, sorted."""
         return self.queues.names()
 
     def read_queue(
@@ -143,25 +142,27 @@ class Reader:
         *,
         check_crcs: bool = True,
     ) -> Slices:
-        """Read records from queue offset OFFSET on: at most MAX_MESSAGES, and MAX_BYTES but at least one record.
+        """Read records from queue offset OFFSET on, up to MAX_MESSAGES, and up to MAX_BYTES but at least one record.
 
-        At the end of the queue the result is empty. In a batch queue a record is a whole batch (one record of many
+        At the end of the queue the result is empty. In a batch queue a record is a complete batch (one record of many
         messages), and the first one may begin before OFFSET. OffsetOutOfRange for an offset outside [min, max],
         QueueNotFound for a queue that was never written to.
 
-        CHOOSE tells by their tags codes which entries are read, of at most ENTRIES_MAX; in a batch queue all are.
-        CHECK_CRCS: records whose bodies do not fit are left out, like those that are gone: `lost` counts both. Only who
-        hands them to somebody that checks may do without.
+        CHOOSE selects entries by their tags codes, of up to ENTRIES_MAX entries; in a batch queue all are read.
+        CHECK_CRCS: records whose bodies do not match are left out, like deleted ones; `lost` counts both. Do without
+        only if a later reader of the records checks them.
         """
         if self.health.closed:
             self.health.check_open()
         found = self._existing(topic, queue)
         low, high = found.min_offset, self._end_of(found)
         if high < offset <= found.max_offset:
-            return _nothing(low, offset, offset)  # It was confirmed once, if not to this broker.
+            return _nothing(
+                low, offset, offset
+            )  # The offset was confirmed once, by another broker.
         if not low <= offset <= high:
             raise OffsetOutOfRange(
-                f"offset {offset} of {topic}/{queue} lies outside {low} to {high}",
+                f"offset {offset} of {topic}/{queue} is outside of {low} to {high}",
                 topic=topic,
                 queue=queue,
                 offset=offset,
@@ -194,7 +195,7 @@ class Reader:
     def _awaited_from(self, queue: ConsumeQueue, first: int, end: int) -> int | None:
         """Return the first entry of [FIRST, END) of QUEUE whose record another replica is about to replace.
 
-        None: there is none. Nothing from there on is read meanwhile: a reader would skip the record.
+        None: there is none. Entries from there on are not read meanwhile: a reader would skip the record.
         """
         known = self.damages.known
         if known is None or not known.awaited:
@@ -216,14 +217,14 @@ class Reader:
         check_crcs: bool = True,
         numbers: Longs | None = None,
     ) -> tuple[bytes, NDArray[np.intp]]:
-        """Return the records of ENTRIES, of the queue NAME, that are there, joined, and which entries these are.
+        """Return the records of ENTRIES, of the queue NAME, that exist, joined, and which entries these are.
 
-        CHECK_CRCS: and sound. NUMBERS, if given, are the queue offsets that the records must say.
+        CHECK_CRCS: and are valid. NUMBERS, if given, are the required queue offsets of the records.
         """
         found = read_entries(self.log, entries, name, numbers, check_crcs=check_crcs)
         for row in found.damaged.tolist():
             self.damages.found(int(entries.log_offsets[row]), int(entries.sizes[row]))
-        if numbers is None:  # Else what is missing is looked for first.
+        if numbers is None:  # Otherwise the caller looks for missing records first.
             warn_of_missing(entries, found)
         return found.records, found.rows
 
@@ -235,7 +236,7 @@ class Reader:
         max_bytes: int,
         check_crcs: bool,
     ) -> Slices | None:
-        """Read a plain queue if all is well: each record is in its place, says its number, and is sound."""
+        """Read a plain queue if nothing is wrong: each record is in its place, with its queue offset, and valid."""
         name = _name(queue.topic, queue.queue)
         low, high = queue.min_offset, self._end_of(queue)
         count = min(max_messages, high - offset, ENTRIES_MAX)
@@ -266,7 +267,7 @@ class Reader:
         choose: Choose | None,
         checks: _Checks,
     ) -> Slices:
-        """Read a plain queue as CHECKS say, and do not count what is lost."""
+        """Read a plain queue with CHECKS, and do not count lost messages."""
         if choose is not None:
             return self._read_chosen(queue, offset, max_messages, max_bytes, choose, checks)
         low, high = queue.min_offset, self._end_of(queue)
@@ -301,7 +302,7 @@ class Reader:
         choose: Choose,
         checks: _Checks,
     ) -> Slices:
-        """Read what CHOOSE wants of the next entries; it is asked of no repetition."""
+        """Read those of the next entries that CHOOSE selects; it is not called for repetitions."""
         low, high = queue.min_offset, self._end_of(queue)
         stop = min(high, checks.end)
         count = min(stop - offset, ENTRIES_MAX)
@@ -329,7 +330,7 @@ class Reader:
         )
 
     def _may_repeat(self, entries: Entries) -> bool:
-        """Can one of ENTRIES be a repetition, of another one of them or of one around them?"""
+        """Can one of ENTRIES be a repetition, of another one of them or of a neighbour?"""
         offsets = entries.log_offsets
         if (offsets[1:] == offsets[:-1]).any():
             return True
@@ -342,7 +343,7 @@ class Reader:
     def _read_once(
         self, queue: ConsumeQueue, entries: Entries, max_bytes: int, checks: _Checks
     ) -> Slices:
-        """Read what ENTRIES point to, but for repetitions; the first of them is none."""
+        """Read the records of ENTRIES without repetitions; the first entry must not be one."""
         own = self._own_rows(queue, entries)
         chosen = entries.take(own).up_to(max_bytes)
         records, rows = self._read_own(queue, chosen, own, checks)
@@ -360,19 +361,19 @@ class Reader:
     def _read_own(
         self, queue: ConsumeQueue, entries: Entries, places: Longs, checks: _Checks
     ) -> tuple[bytes, NDArray[np.intp]]:
-        """Read ENTRIES, those at PLACES behind their first number."""
+        """Read those of ENTRIES at PLACES, relative to their first number."""
         numbers = entries.first + places[: len(entries)] if checks.numbers else None
         name = _name(queue.topic, queue.queue)
         return self.read_records(entries, name, check_crcs=checks.crcs, numbers=numbers)
 
     def _behind_repetitions(self, queue: ConsumeQueue, offset: int) -> int:
-        """Return the first number from OFFSET on that is no repetition; that of a hole, or the end, is none."""
+        """Return the first number from OFFSET on that is no repetition. Holes and the end count as none."""
         while (own := self._own_number(queue, offset)) != offset:
             offset = max(own, offset + 1)
         return offset
 
     def _own_rows(self, queue: ConsumeQueue, entries: Entries) -> Longs:
-        """Return which of ENTRIES, the first of which is no repetition, are none."""
+        """Return which of ENTRIES are not repetitions; the first one must not be one."""
         offsets = entries.log_offsets
         doubtful = np.append(offsets[1:] == offsets[:-1], True)
         doubtful[1:] |= doubtful[:-1]
@@ -395,7 +396,7 @@ class Reader:
         return number
 
     def _number_at(self, log_offset: int) -> int | None:
-        """Return the queue offset that the record at LOG_OFFSET says; None if none can be there."""
+        """Return the queue offset in the record at LOG_OFFSET; None if there is no record."""
         data = self.log.read(log_offset + QUEUE_OFFSET_AT, 8)
         return None if data is None else int.from_bytes(data, signed=True)
 
@@ -407,7 +408,7 @@ class Reader:
         max_bytes: int,
         check_crcs: bool,
     ) -> Slices:
-        """Read whole batches, each one record, from the one on that holds OFFSET; COUNT limits the batches."""
+        """Read complete batches, one record each, from the one with OFFSET on; COUNT limits the batches."""
         low, high = queue.min_offset, self._end_of(queue)
         found = queue.entries(offset, count)
         shown = int(np.searchsorted(found[3], high))
@@ -441,9 +442,9 @@ class Reader:
     def read_at(
         self, log_offset: int, size: int | None = None, *, confirmed: bool = True
     ) -> bytes | None:
-        """Return the record at LOG_OFFSET (of SIZE bytes, if that is known); None if no sound one is there.
+        """Return the record at LOG_OFFSET (of SIZE bytes, if that is known); None if no valid one is there.
 
-        Without CONFIRMED also one that is not: for whoever asks what is stored.
+        Without CONFIRMED, unconfirmed records are returned as well, to show what is stored.
         """
         self.health.check_open()
         if confirmed and not self._is_confirmed(log_offset):
@@ -457,7 +458,7 @@ class Reader:
         return record
 
     def by_message_id(self, message_id: str) -> bytes | None:
-        """Return the record that an offset MESSAGE_ID names; None if it is gone. InvalidArgument for a bad id."""
+        """Return the record that an offset MESSAGE_ID names; None if it was deleted. InvalidArgument for a bad id."""
         _, _, log_offset = decode_offset_message_id(message_id)
         return self.read_at(log_offset)
 
@@ -471,10 +472,10 @@ class Reader:
         end_ms: int = _LONG_MAX,
         kind: Literal["K", "T"] = "K",
     ) -> list[int]:
-        """Return log offsets of the newest records of TOPIC with KEY (kind "T": with these tags), in rising order.
+        """Return log offsets of the newest records of TOPIC with KEY (kind "T": with these tags), in ascending order.
 
-        Candidates, as from Apache: another key of the same hash is found too, so the caller compares keys. Only records
-        that can be loaded.
+        They are candidates, as in RocketMQ: other keys with the same hash are found, too, so the caller compares keys.
+        Only records that can be loaded are returned.
         """
         self.health.check_open()
         if self.index is None:
@@ -490,7 +491,7 @@ class Reader:
             there = [offset for offset in found if self.is_served(offset)]
             if there or not found:
                 return there
-            # All of them are gone: look for older ones, as Apache does.
+            # All of them are deleted: look for older ones, as RocketMQ does.
             oldest = store_time_ms(self.log, found[0])
             if oldest is None:
                 return []
@@ -508,9 +509,9 @@ class Reader:
     ) -> Generator[bytes | None, None, bool]:
         """Yield the records of TOPIC with KEY (kind "T": with these tags), the newest first, and others of its hash.
 
-        The caller compares, and goes on for as long as he wants more: what shares the hash hides nothing. None comes
-        wherever a turn's worth was looked at. Of one hash the newest CANDIDATES_MAX are; it returns whether there may
-        be more. Raises StoreFull or DiskFailure where the index cannot be completed.
+        The caller compares keys, and continues as long as it needs more: keys with the same hash hide nothing. None is
+        yielded after each turn's worth of work. Of one hash, the newest CANDIDATES_MAX are examined; the return value
+        is whether there may be more. Raises StoreFull or DiskFailure if the index cannot be completed.
         """
         self.health.check_open()
         if self.index is None:
@@ -548,7 +549,7 @@ class Reader:
             raise self.health.failure
 
     def is_served(self, log_offset: int) -> bool:
-        """Is there a record at LOG_OFFSET, and not one that was rolled back? (So are damaged ones marked.)"""
+        """Is there a record at LOG_OFFSET that was not rolled back? (Replaced damage counts as rolled back.)"""
         if not self._is_confirmed(log_offset):
             return False
         head = self.log.record(log_offset, SYS_FLAG_AT + 4)
@@ -572,9 +573,9 @@ class Reader:
     def unread_bytes(
         self, topic: str, queue: int, offset: int, max_entries: int
     ) -> tuple[int | None, int]:
-        """Return the bytes of the records from queue offset OFFSET on, and how many entries were added up.
+        """Return the total size of the records from queue offset OFFSET on, and the number of entries that were added.
 
-        No record is read. None where it would take more than MAX_ENTRIES entries; 0 for no such queue.
+        No record is read. None if it would take more than MAX_ENTRIES entries; 0 for no such queue.
         """
         self.health.check_open()
         found = self._find(topic, queue)
@@ -596,9 +597,9 @@ class Reader:
 
 
 def _entries_before(queue: ConsumeQueue, log_offset: int, at: int, end: int) -> int:
-    """Return the number of the first entry of QUEUE from AT on that points to LOG_OFFSET or behind it; END if none."""
+    """Return the number of the first entry of QUEUE from AT on that points to LOG_OFFSET or after it; END if none."""
     while at < end:
-        log_offsets = queue.entries(at, end - at)[0]  # They end with a file.
+        log_offsets = queue.entries(at, end - at)[0]  # These end with a file.
         before = _leading_before(log_offsets, log_offset)
         at += before
         if before < len(log_offsets) or not before:
@@ -607,7 +608,7 @@ def _entries_before(queue: ConsumeQueue, log_offset: int, at: int, end: int) -> 
 
 
 def _batches_before(queue: BatchConsumeQueue, log_offset: int) -> int:
-    """Return the first queue offset of the first batch of QUEUE at LOG_OFFSET of the log or behind it."""
+    """Return the first queue offset of the first batch of QUEUE at LOG_OFFSET of the log or after it."""
     at = queue.min_offset
     while at < queue.max_offset:
         log_offsets, _, _, bases, counts = queue.entries(at, ENTRIES_MAX)
@@ -621,7 +622,7 @@ def _batches_before(queue: BatchConsumeQueue, log_offset: int) -> int:
 
 
 def _leading_before(log_offsets: Longs, log_offset: int) -> int:
-    """Return how many of LOG_OFFSETS come before the first at LOG_OFFSET or behind it."""
+    """Return how many of LOG_OFFSETS are before the first one at LOG_OFFSET or after it."""
     reached = log_offsets >= log_offset
     return int(reached.argmax()) if reached.any() else len(log_offsets)
 
@@ -637,7 +638,7 @@ def _name(topic: str, queue: int) -> QueueName:
 
 
 def _entry_sizes(queue: Queue, offset: int, count: int, end: int) -> tuple[Longs, int]:
-    """Return the sizes of up to COUNT entries of QUEUE from OFFSET to END, and the offset behind them (or a hole)."""
+    """Return the sizes of up to COUNT entries of QUEUE from OFFSET to END, and the offset after them (or a hole)."""
     if isinstance(queue, BatchConsumeQueue):
         _, sizes, _, bases, counts = queue.entries(offset, count)
         sizes = sizes[: np.searchsorted(bases, end)]

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from ..proto.facts import Facts
 from .config import StoreConfig
 from .disk import write_error
 from .health import StoreHealth
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many of the oldest log files to delete now, why, and whether writes are to be refused.
+    """How many of the oldest log files to delete now, why, and whether to refuse writes.
 
     forced: the disk is so full that files are deleted even if a message in them still waits.
     """
@@ -54,12 +55,12 @@ def decide(
         return Decision(count, f"the disk is {used_percent} % full", refuse, forced=True)
     reason = _reason_to_delete_expired(config, now_ms, used_percent)
     if reason is None:
-        return Decision(0, "not the hour", refuse)
+        return Decision(0, "not the delete hour", refuse)
     return Decision(_expired(config, now_ms, candidates), reason, refuse)
 
 
 def kept_back(decision: Decision, ends: Sequence[int], needed_from: int | None) -> Decision:
-    """Return DECISION without the files, of log offsets up to ENDS, that hold something from NEEDED_FROM on."""
+    """Return DECISION without the files, which end at log offsets ENDS, that have something from NEEDED_FROM on."""
     if decision.forced or needed_from is None:
         return decision
     free = sum(end <= needed_from for end in ends[: decision.delete_files])
@@ -110,7 +111,7 @@ class Cleaner:
         self._log, self._queues, self._index = parts.log, parts.queues, parts.index
 
     def clean(self, now_ms: int, needed_from: Callable[[], int | None]) -> Cleaned:
-        """Do one round: decide by age and usage, delete, and refuse or take writes again.
+        """Do one round: decide by age and usage, delete, and refuse or accept writes.
 
         NEEDED_FROM returns the lowest log offset of a scheduled message or pending transaction, None without one.
         Raises StoreError: a later round deletes the rest.
@@ -125,12 +126,8 @@ class Cleaner:
         gone = self._log.files.delete_leading(decision.delete_files)
         if gone:
             logger.info(
-                "log files deleted",
-                extra={
-                    "count": gone,
-                    "reason": decision.reason,
-                    "min_offset": self._log.min_offset,
-                },
+                "log files deleted %s",
+                Facts(count=gone, reason=decision.reason, min_offset=self._log.min_offset),
             )
         return self._follow(gone)
 
@@ -148,7 +145,9 @@ class Cleaner:
         try:
             return [self._disk.modified_ms(file.path) for file in self._log.files.files]
         except OSError as error:
-            raise write_error(error, "look at files of", self._config.log_folder) from error
+            raise write_error(
+                error, "read the times of files of", self._config.log_folder
+            ) from error
 
     def _used_percent(self) -> int:
         """Return the usage of the log's or the queues' file system, whichever is fuller."""

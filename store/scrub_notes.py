@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from ..proto.errors import StoreError
+from ..proto.facts import Facts
 from .disk import Disk
 
 logger = logging.getLogger(__name__)
@@ -53,8 +54,8 @@ class ScrubNotes:
             return cls(rows)
         except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
             logger.warning(
-                "scrub notes not readable, all log files are verified again",
-                extra={"path": path, "reason": str(error)},
+                "scrub notes not readable, all log files are verified again %s",
+                Facts(path=path, reason=str(error)),
             )
             return cls()
 
@@ -79,4 +80,4 @@ class NotesWrite:
             self._disk.make_folders(self._folder)
             self._disk.write_atomically(os.path.join(self._folder, _NAME), self._text)
         except StoreError as error:  # Files are verified again earlier; nothing is lost.
-            logger.warning("scrub notes not written", extra={"reason": error.message})
+            logger.warning("scrub notes not written %s", Facts(reason=error.message))

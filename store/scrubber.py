@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ..proto import property_ranges, record_run
 from ..proto.errors import StoreError
+from ..proto.facts import Facts
 from ..proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, decode_record
 from ..proto.topics import RECORD_SIZE_MAX, SCHEDULE_TOPIC
 from .commit_log import CommitLog
@@ -81,7 +82,7 @@ class _Piece:
         try:
             data = self._read(size)
         except (OSError, StoreError) as error:
-            self.trouble, self.next_at = f"they cannot be read: {error}", self.at + size
+            self.trouble, self.next_at = f"read error: {error}", self.at + size
         else:
             self._look(data)
         self.is_last |= self.next_at + record_run.LEAST_SIZE > self._end
@@ -159,7 +160,7 @@ class Scrubber:
         lost_entries: LostEntries,
         now_ms: Callable[[], int],
     ) -> None:
-        """NOW_MS returns the time that is written into the notes. The pace follows the ticks instead."""
+        """NOW_MS returns the time for the notes. The pace follows the ticks instead."""
         self._disk, self._folder = parts.disk, parts.config.own_folder
         self._log: CommitLog = parts.log
         self._queues = parts.queues
@@ -191,7 +192,7 @@ class Scrubber:
         self._flusher.stop()
 
     def tick(self, now_ms: int) -> None:
-        """Continue as far as the pace allows at NOW_MS. Without a thread, read one piece here and now."""
+        """Continue as far as the pace allows at NOW_MS. Without a thread, read one piece now."""
         elapsed_ms = 0 if self._ticked_ms is None else max(0, now_ms - self._ticked_ms)
         self._ticked_ms = now_ms
         bytes_per_s = self._config.scrub_bytes_per_s
@@ -210,9 +211,13 @@ class Scrubber:
                 self._compare(one)
             except StoreError as error:
                 logger.error(
-                    "queue entries cannot be compared with the log: %s",
-                    error.message,
-                    extra={"topic": one.topic, "queue": one.queue, "count": len(one.numbers)},
+                    "queue entries not compared with the log %s",
+                    Facts(
+                        reason=error.message,
+                        topic=one.topic,
+                        queue=one.queue,
+                        count=len(one.numbers),
+                    ),
                 )
         if self._busy or self._uncompared or self._credit_bytes <= 0:
             return
@@ -257,7 +262,7 @@ class Scrubber:
         self.read_bytes += piece.read_bytes
         self._credit_bytes -= piece.read_bytes
         if piece.file not in self._log.files.files:
-            self._file = None  # Retention took it.
+            self._file = None  # Retention deleted it.
             return
         for log_offset, size in piece.wrong:
             self._damaged += self._damages.found(log_offset, size)
@@ -266,13 +271,13 @@ class Scrubber:
             start = piece.file.start + piece.at
             self._damages.found_no_records(start, piece.file.start + piece.next_at)
             logger.error(
-                "log is damaged: %s",
-                piece.trouble,
-                extra={
-                    "file": piece.file.path,
-                    "log_offset": piece.file.start + piece.at,
-                    "size_bytes": piece.next_at - piece.at,
-                },
+                "damage in the log found %s",
+                Facts(
+                    reason=piece.trouble,
+                    file=piece.file.path,
+                    log_offset=piece.file.start + piece.at,
+                    size_bytes=piece.next_at - piece.at,
+                ),
             )
         self._uncompared.extend(piece.queues)
         self._at = piece.next_at
@@ -327,15 +332,15 @@ class Scrubber:
         ]
         if lacking:
             logger.error(
-                "batch queue entries contradict the log: stop, delete pocketmq/verified.json and start again, then"
-                " all of the log is read",
-                extra={
-                    "topic": one.topic,
-                    "queue": one.queue,
-                    "queue_offset": int(one.numbers[lacking[0]]),
-                    "log_offset": int(one.log_offsets[lacking[0]]),
-                    "count": len(lacking),
-                },
+                "batch queue entries contradict the log: stop, delete pocketmq/verified.json and start again, which"
+                " reads all of the log %s",
+                Facts(
+                    topic=one.topic,
+                    queue=one.queue,
+                    queue_offset=int(one.numbers[lacking[0]]),
+                    log_offset=int(one.log_offsets[lacking[0]]),
+                    count=len(lacking),
+                ),
             )
 
     def _is_batch(self, log_offset: int) -> bool:

@@ -1,9 +1,9 @@
-"""Reading a queue: entries, then the records they point to, in as few copies as the log's layout allows.
+"""Reads a queue: entries, then the records they point to, in as few copies as the log's layout allows.
 
-Records that lie end to end, or near each other, in one file are read at once; all slices are joined. Then each record
-is compared with its entry (format/agreement.py), and its body with its CRC, if that is asked for. A record that does
-not agree (its file is gone, damage overwrote it, or recovery turned it into a rolled-back one) is left out, so that a
-reader gets past it: `next_offset` counts it as read.
+Consecutive records, or records near each other, in one file are read at once; all slices are joined. Then each record
+is compared with its entry (format/agreement.py), and its body with its CRC, if requested. A record that does not agree
+(its file was deleted, damage overwrote it, or recovery turned it into a rolled-back one) is left out, so that a reader
+gets past it: `next_offset` counts it as read.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..proto.facts import Facts
 from ..proto.record_run import (
     LEAST_SIZE,
     Longs,
@@ -27,18 +28,18 @@ from .format.agreement import Entries, QueueName, compare
 
 logger = logging.getLogger(__name__)
 
-#: Records that lie scattered over no more are read with what is between them; of more the map is read.
+#: Records inside a range of this size are read with the bytes between them; others through the map.
 _SPAN_MAX: Final = 1 << 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slices:
-    """What a read of a queue found.
+    """The result of reading a queue.
 
-    records: whole records, end to end, with SIZES;  queue_offsets: the queue offset of each;  tags_codes: of each;
-    next_offset: where to read on;  min_offset, max_offset: the queue's bounds at that moment;
-    turned_down: entries before NEXT_OFFSET that the reader was told to leave out;  lost: messages before NEXT_OFFSET
-    that are not there any more: damaged, or gone with a file.
+    records: complete records, concatenated, with SIZES;  queue_offsets, tags_codes: of each record;
+    next_offset: where to continue;  min_offset, max_offset: the queue's limits at that moment;
+    turned_down: entries before NEXT_OFFSET that CHOOSE did not select;  lost: messages before NEXT_OFFSET
+    that do not exist any more: damaged, or deleted with a file.
     """
 
     records: bytes
@@ -56,8 +57,8 @@ class Slices:
 
 
 class Found(NamedTuple):
-    """The records that a read found, joined; ROWS: of which entries they are; DAMAGED: entries whose records are left
-    out because their bodies do not fit their CRCs (looked at only if that was asked for)."""
+    """The records that a read found, joined; ROWS: the indexes of their entries; DAMAGED: entries whose records are
+    left out because their bodies do not match their CRCs (checked only if requested)."""
 
     records: bytes
     rows: NDArray[np.intp]
@@ -72,10 +73,10 @@ def read_entries(
     *,
     check_crcs: bool = False,
 ) -> Found:
-    """Return the records of ENTRIES, of the queue NAME, that are there, and sound if CHECK_CRCS.
+    """Return the records of ENTRIES, of the queue NAME, that exist, and are valid if CHECK_CRCS.
 
-    NUMBERS, if given, are the queue offsets that the records must say.
-    The records are copied first and looked at then: their heads are in the cache by that time.
+    NUMBERS, if given, are the required queue offsets of the records.
+    The records are copied first and checked then, when their heads are in the processor's cache.
     """
     rows = np.arange(len(entries))
     span = _span(log, entries)
@@ -98,25 +99,25 @@ def read_entries(
 
 
 def warn_of_missing(entries: Entries, found: Found) -> None:
-    """Tell of ENTRIES whose records were not FOUND, and are not damaged ones either."""
+    """Log ENTRIES whose records were not FOUND and are not damaged."""
     missing = np.ones(len(entries), np.bool_)
     missing[found.rows] = missing[found.damaged] = False
     if missing.any():
         first = int(missing.argmax())
         logger.warning(
-            "records are not where their queue entries say",
-            extra={
-                "count": int(missing.sum()),
-                "queue_offset": entries.first + first,
-                "log_offset": int(entries.log_offsets[first]),
-            },
+            "queue entries without their records %s",
+            Facts(
+                count=int(missing.sum()),
+                queue_offset=entries.first + first,
+                log_offset=int(entries.log_offsets[first]),
+            ),
         )
 
 
 def _span(log: CommitLog, entries: Entries) -> tuple[bytes, Longs] | None:
-    """Return what stands from the first of the records of ENTRIES to the last, and where in it each begins.
+    """Return the bytes from the first of the records of ENTRIES to the last, and the start of each record in them.
 
-    None unless it is in one file, and not much more than the records.
+    None unless they are in one file, and not much more than the records.
     """
     offsets, sizes = entries.log_offsets, entries.sizes
     if not len(entries):
@@ -135,7 +136,7 @@ def _span(log: CommitLog, entries: Entries) -> tuple[bytes, Longs] | None:
 
 
 def _pieces(log: CommitLog, entries: Entries) -> tuple[bytes, NDArray[np.intp]]:
-    """Return what ENTRIES point to inside of the log, joined, and which of them that are."""
+    """Return the bytes of the log at ENTRIES, joined, and which of ENTRIES are inside the log."""
     pieces: list[memoryview] = []
     found = np.zeros(len(entries), np.bool_)
     row = 0
@@ -151,7 +152,7 @@ def _pieces(log: CommitLog, entries: Entries) -> tuple[bytes, NDArray[np.intp]]:
 
 
 def _leading(log_offsets: Longs, file: MappedFile) -> int:
-    """Return how many leading offsets lie in FILE."""
+    """Return how many leading offsets are in FILE."""
     inside = (log_offsets >= file.start) & (log_offsets < file.end)
     return len(inside) if inside.all() else int(inside.argmin())
 
@@ -159,13 +160,13 @@ def _leading(log_offsets: Longs, file: MappedFile) -> int:
 def _add_pieces(
     file: MappedFile, entries: Entries, begin: int, end: int, pieces: list[memoryview]
 ) -> NDArray[np.bool_]:
-    """Add what the entries [BEGIN, END), all in FILE, point to, to PIECES; tell which of them lie inside it."""
+    """Add the bytes of the entries [BEGIN, END), all in FILE, to PIECES; set which of them are inside the file."""
     at = entries.log_offsets[begin:end] - file.start
     sizes = entries.sizes[begin:end]
     ends = at + sizes
     inside: NDArray[np.bool_] = (sizes >= LEAST_SIZE) & (ends <= file.position)
     for row in (inside & (sizes > RECORD_SIZE_MAX)).nonzero()[0].tolist():
-        # A damaged entry may ask for all of the file: its record is believed before it is copied.
+        # A damaged entry may have the size of the whole file: the size in the record is compared before the copy.
         inside[row] = int.from_bytes(file.read(int(at[row]), 4)) == sizes[row]
     if not inside.all():
         at, ends = at[inside], ends[inside]

@@ -1,8 +1,8 @@
 """The small files of a store, most of them in its config folder: text with a `.bak` next to it.
 
-To replace a file, `StateFile` writes a temporary file, makes the old file the `.bak`, and renames the new one into
-place. A crash at any moment leaves at least one readable copy. Loading reads the file, or the `.bak` if the file is
-missing, is empty, or does not parse. A file that does not parse is moved to `<root>/pocketmq/broken/`, and
+To replace a file, `StateFile` writes a temporary file, makes the old file the `.bak`, and renames the new one to the
+final name. A crash at any moment leaves at least one readable copy. Loading reads the file, or the `.bak` if the file
+is missing, is empty, or does not parse. A file that does not parse is moved to `<root>/pocketmq/broken/`, and
 `Loaded.problem` says so (Apache RocketMQ deletes it). If both are unreadable, loading raises CorruptState.
 
 The contents are the tables of format/state_tables.py:
@@ -11,7 +11,7 @@ The contents are the tables of format/state_tables.py:
     table = topics.load(parse_topics).value or TopicTable()
     topics.save(render_topics(table))
 
-Any thread may save. Threads that save one file wait for each other, because they share its temporary file.
+Thread-safe saving: threads that save one file wait for each other, because they share its temporary file.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Where files go that do not parse; the folder is ours and Apache leaves it alone.
+#: The folder of files that do not parse. It is PocketMQ's; RocketMQ ignores it.
 BROKEN_FOLDER: Final = "pocketmq/broken"
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[T]):
-    """What loading a state file found: VALUE is None where neither file is there."""
+    """The result of loading a state file: VALUE is None if neither file exists."""
 
     value: T | None
     origin: Literal["file", "backup", "nothing"]
-    #: One sentence about a file that was set aside; None when all was well.
+    #: One sentence about a file that was quarantined; None if there was none.
     problem: str | None = None
 
 
@@ -56,14 +56,14 @@ class StateFile:
         self.path = posixpath.join(root, folder, name)
         self.backup_path = self.path + ".bak"
         self._main_is_sound = True
-        #: Did the last save make the file that it replaced the backup?
+        #: Did the last save make the replaced file the backup?
         self.has_new_backup = False
         self._saving = Lock()
 
     def load(self, parse_text: Callable[[str], T]) -> Loaded[T]:
-        """Return what PARSE_TEXT makes of the file, or of its backup.
+        """Return the result of PARSE_TEXT for the file, or for its backup.
 
-        Raises CorruptState where a backup does not parse and the file is missing or does not parse either.
+        Raises CorruptState if the backup does not parse, and the file is missing or does not parse either.
         """
         value, fault = self._read(self.path, parse_text)
         if value is not None:
@@ -73,12 +73,12 @@ class StateFile:
             raise self._corrupt(fault, backup_fault)
         problem = None
         if fault is not None:
-            problem = f"{self.path} {fault}: moved to {self._set_aside()}, {self.backup_path} used"
+            problem = f"{self.path} {fault}: moved to {self._quarantine()}, {self.backup_path} used"
         self._main_is_sound = not self.disk.exists(self.path)
         return Loaded(backup, "nothing" if backup is None else "backup", problem)
 
     def save(self, text: str | Iterable[str]) -> None:
-        """Replace the file by TEXT, whole or in pieces, on the device when this returns; the old one is the backup."""
+        """Replace the file by TEXT, in one or several pieces, on disk when this returns. The old file is the backup."""
         data = bytearray()
         for piece in [text] if isinstance(text, str) else text:
             data += piece.encode()
@@ -91,11 +91,11 @@ class StateFile:
             self._main_is_sound, self.has_new_backup = True, sound
 
     def saving(self, render: Callable[[], Iterable[str]]) -> Syncable:
-        """Return the saving of what RENDER returns then, as something that a flusher does."""
+        """Return the saving of the result of RENDER as a part of a flush job."""
         return _Saving(self, render)
 
     def _read(self, path: str, parse_text: Callable[[str], T]) -> tuple[T | None, str | None]:
-        """Return the value in the file PATH, or None and what is wrong with it (None: it is missing or empty)."""
+        """Return the value in the file PATH, or None and its fault (None: it is missing or empty)."""
         if not self.disk.exists(path):
             return None, None
         data = self.disk.read(path)
@@ -106,7 +106,7 @@ class StateFile:
         except ValueError as error:
             return None, f"does not parse ({error})"
 
-    def _set_aside(self) -> str:
+    def _quarantine(self) -> str:
         folder = posixpath.join(self.root, BROKEN_FOLDER)
         self.disk.make_folders(folder)
         taken = {entry.name for entry in self.disk.list(folder)}

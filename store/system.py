@@ -1,4 +1,4 @@
-"""What operating systems do differently: Linux, macOS, and where tools only have to be imported, Windows.
+"""Differences between operating systems: Linux, macOS, and Windows, where tools are only imported.
 
                       Linux                      macOS                               neither
     sync to disk      fsync, fdatasync           F_FULLFSYNC; fsync, where a file    fsync
@@ -6,13 +6,13 @@
     allocation        posix_fallocate            zeros in the holes                  likewise
     copies            copy_file_range            read and written                    likewise
     the store's lock  of the open file (OFD)     of the process, and a note in it    a note in the process
-    who holds it      F_OFD_GETLK                F_GETLK, and that note              that note
+    holder of it      F_OFD_GETLK                F_GETLK, and that note              that note
     peak memory       ru_maxrss in KiB           ru_maxrss in bytes                  not available
 
 macOS' fsync does not wait for the disk: a power cut may undo what it returned for. Its F_PREALLOCATE allocates after
 the end of a file, and the store's files have holes before it, so zeros fill them where needed. A lock of the process
-falls when any descriptor of the file is closed, so nothing here opens a lock file that this process holds. Features are
-tested for, not concluded from the system's name, which only determines the layout of structures.
+is released when any descriptor of the file is closed, so this module opens no lock file that this process holds.
+Features are tested for, not derived from the system's name, which only determines the layout of structures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import struct
 import sys
 from typing import Final
 
-#: Not there on Windows.
+#: Not available on Windows.
 try:
     import fcntl
     import resource
@@ -33,34 +33,31 @@ except (
     fcntl = None  # type: ignore[assignment]
     resource = None  # type: ignore[assignment]
 
-#: struct flock, and where its type stands: type, whence, start, length, process; start, length, process, type, whence.
+#: struct flock, and its type's position: type, whence, start, length, process; start, length, process, type, whence.
 _FLOCK, _TYPE_AT = ("qqihh", 3) if sys.platform == "darwin" else ("hhqqi4x", 0)
 _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
 _OFD_SET: Final[int | None] = getattr(fcntl, "F_OFD_SETLK", None)
 _OFD_GET: Final[int | None] = getattr(fcntl, "F_OFD_GETLK", None)
-#: What `copy_file_range` fails with where the file system does not do it.
+#: Errors of `copy_file_range` if the file system does not support it.
 _NO_RANGE: Final = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
-#: What F_FULLFSYNC fails with where the file system does not do it.
+#: Errors of F_FULLFSYNC if the file system does not support it.
 _NO_FULL_SYNC: Final = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)
 #: Flags of `os.open` that a system may lack.
 CLOSE_ON_EXEC: Final = getattr(os, "O_CLOEXEC", 0)
 FOLDER: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | CLOSE_ON_EXEC
-#: Files that this process holds locked by a lock of its own, by device and number.
+#: Files that this process has locked with a lock of the process, by device and inode.
 _held: Final[set[tuple[int, int]]] = set()
 _ZEROS: Final = bytes(1 << 20)
 
 
-# --- on the device
-
-
 def sync_file(fd: int) -> None:
-    """Return when all of the file FD, or the names in the folder FD, are on the device."""
+    """Return when all of the file FD, or the names in the folder FD, are on disk."""
     if not _synced_fully(fd):
         os.fsync(fd)
 
 
 def sync_data(fd: int) -> None:
-    """Return when the bytes of the file FD are on the device; its times may not be."""
+    """Return when the bytes of the file FD are on disk; its times may not be."""
     if not _synced_fully(fd):
         getattr(os, "fdatasync", os.fsync)(fd)
 
@@ -77,11 +74,8 @@ def _synced_fully(fd: int) -> bool:
     return True
 
 
-# --- room, holes and copies
-
-
 def allocate(fd: int, at: int, size: int) -> None:
-    """Have room on the device for SIZE bytes at AT of the file FD, which is at least as long; what is there stays."""
+    """Allocate space for SIZE bytes at AT of the file FD, which is at least as long; its content is not changed."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, at, size)
         return
@@ -99,7 +93,7 @@ def _write_zeros(fd: int, at: int, end: int) -> None:
 
 
 def data_extents(fd: int, at: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of [AT, END) of the file FD that may hold something other than zeros, in order."""
+    """Return the parts of [AT, END) of the file FD that may have other bytes than zeros, in order."""
     extents = []
     while at < end:
         start, stop = _next_data(fd, at, end)
@@ -118,14 +112,14 @@ def _next_data(fd: int, at: int, end: int) -> tuple[int, int]:
     except OSError as error:
         if error.errno == errno.ENXIO:
             return end, end
-        return at, end  # A file system that knows no holes: everything may be data.
+        return at, end  # The file system does not report holes: everything may be data.
     if start >= end:
         return end, end
     return start, min(os.lseek(fd, start, os.SEEK_HOLE), end)
 
 
 def copy_range(reader: int, writer: int, size: int, at: int) -> int:
-    """Copy up to SIZE bytes at AT without reading them; return how many, 0: they have to be read and written."""
+    """Copy up to SIZE bytes at AT without reading them; return how many, 0: read and write them instead."""
     if not hasattr(os, "copy_file_range"):
         return 0
     try:
@@ -136,11 +130,8 @@ def copy_range(reader: int, writer: int, size: int, at: int) -> int:
         return 0
 
 
-# --- the lock
-
-
 def is_locked_here(path: str) -> bool:
-    """Does this process hold the file PATH by a lock of its own? Whoever opens and closes it lets that go."""
+    """Does this process hold the file PATH with a lock of the process? Opening and closing it would release that."""
     if not _held:
         return False
     try:
@@ -151,9 +142,9 @@ def is_locked_here(path: str) -> bool:
 
 
 def lock_first_byte(fd: int) -> bool:
-    """Lock byte 0 of the file FD, which is not locked here; raise BlockingIOError or PermissionError if that cannot be.
+    """Lock byte 0 of the file FD, which is not locked here; raise BlockingIOError or PermissionError if that fails.
 
-    Return whether `unlocked` is to be told when FD is closed.
+    Return whether to call `unlocked` when FD is closed.
     """
     if fcntl is not None and _OFD_SET is not None:
         try:
@@ -174,9 +165,9 @@ def unlocked(fd: int) -> None:
 
 
 def lock_is_held(path: str) -> bool:
-    """Does somebody hold the store lock at PATH? Asked without taking it, and without writing.
+    """Does a process hold the store lock at PATH? The check neither takes the lock nor writes.
 
-    False for a file that is not there or may not be read, and where the system cannot tell.
+    False for a missing or unreadable file, and if the system does not report it.
     """
     if is_locked_here(path):
         return True
@@ -197,8 +188,8 @@ def lock_is_held(path: str) -> bool:
 
 
 def _request() -> bytes:
-    """Return a struct flock that asks to write byte 0."""
-    assert fcntl is not None, "asked where there are such locks"
+    """Return a struct flock that requests a write lock of byte 0."""
+    assert fcntl is not None, "called only on systems with such locks"
     if sys.platform == "darwin":
         return struct.pack(_FLOCK, 0, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
     return struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
@@ -209,17 +200,14 @@ def _known_as(fd: int) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-# --- the process
-
-
 def cpu_seconds() -> float:
-    """Return the processor time that this process has taken."""
+    """Return the processor time of this process so far."""
     times = os.times()
     return times.user + times.system
 
 
 def peak_memory_bytes() -> int:
-    """Return the most memory that this process has had; 0 where the system does not tell."""
+    """Return the peak memory of this process; 0 if the system does not report it."""
     if resource is None:
         return 0
     peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -227,8 +215,8 @@ def peak_memory_bytes() -> int:
 
 
 def descriptors_max() -> int:
-    """Return how many files this process may have open."""
+    """Return the maximum number of open files of this process."""
     if resource is None:
-        return 512  # What the C library of Windows allows.
+        return 512  # The limit of the C library of Windows.
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft

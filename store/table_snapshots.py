@@ -1,9 +1,8 @@
 """A snapshot of one table, made in steps while the table changes.
 
-Each step takes some entries as they are at that moment. The journal that follows the snapshot was started before the
+Each step copies some entries as they are at that moment. The journal that follows the snapshot was started before the
 first step, and is replayed over it. A change has the whole entry, so it may be in the snapshot as well.
-
-The snapshot gets its name only when its bytes are on disk, and the log up to where it ended at the last step.
+The snapshot gets its name only when its bytes are on disk, and the log up to its end at the last step.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from .format.table_frames import (
 from .table_files import DRAFT_SUFFIX, TableLog, snapshot_path
 from .tables import AnyTable
 
-#: Bytes that a step writes.
+#: Bytes written per step.
 _WRITE_BYTES: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlace:
-    """Where snapshots are written, and what syncs them."""
+    """The folder of snapshots, and the flusher that syncs them."""
 
     disk: Disk
     folder: str

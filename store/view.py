@@ -1,7 +1,7 @@
-"""The files of a store as they are, without a byte written: nothing is recovered, and nothing is checked.
+"""Reads the files of a store unchanged: without writing a byte, without recovery, and without checks.
 
-The store may be live, stopped, copied or damaged, of PocketMQ or Apache RocketMQ. opened_store.py shows what a broker
-would make of it. One thread uses a view.
+The store may be live, stopped, copied or damaged, of PocketMQ or Apache RocketMQ. opened_store.py shows it as a broker
+would recover it. One thread uses a view.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .format.queues import BATCH_ENTRY, ENTRY
 from .listing import FileRow, RowFile, queue_folders
 from .open_files import OPEN_FILES
 
-#: Files that are mapped at a time, if the process may open so many: addresses, not memory, for the pages are the page
-#: cache's.
+#: Files mapped at a time, if the process may open so many. Maps take address space, not memory, because their pages are
+#: in the page cache.
 MAPS_MAX: Final = 1 << 14
 #: Folder of queues, and the size of an entry in its files.
 QUEUE_FOLDERS: Final = {"consumequeue": ENTRY.size, "batchconsumequeue": BATCH_ENTRY.size}
@@ -28,7 +28,7 @@ QUEUE_FOLDERS: Final = {"consumequeue": ENTRY.size, "batchconsumequeue": BATCH_E
 
 @dataclass(frozen=True, slots=True)
 class QueueFolder:
-    """The files of one queue; ENTRY_SIZE tells plain queues (20) from batch queues (46)."""
+    """The files of one queue; ENTRY_SIZE distinguishes plain queues (20) from batch queues (46)."""
 
     topic: str
     queue_id: int
@@ -42,10 +42,10 @@ class QueueFolder:
 
 @dataclass(slots=True)
 class StoreView:
-    """The store in ROOT on DISK as it lies. GIVEN are settings by Apache's names, where somebody said some.
+    """The store in ROOT on DISK with its present files. GIVEN are settings by RocketMQ's names, if the caller has any.
 
-    Nothing is recovered and nothing is checked: files that do not belong to a row are told apart, not refused. A file
-    that vanishes while it is looked at counts as empty. MAPS_MAX files are mapped at a time.
+    Nothing is recovered and nothing is checked: files that do not belong to a sequence are listed separately, not
+    refused. A file that is deleted while it is read counts as empty. Up to MAPS_MAX files are mapped at a time.
     """
 
     disk: Disk
@@ -62,26 +62,26 @@ class StoreView:
         return posixpath.join(self.root, *parts)
 
     def has(self, *parts: str) -> bool:
-        """Is there a file of that path below the root? A folder in its place is none."""
+        """Is there a file (not a folder) of that path below the root?"""
         path = self.path(*parts)
         return self.disk.exists(path) and not self.disk.is_folder(path)
 
     def checkpoint(self) -> Checkpoint:
-        """Return what the checkpoint says; zeros if it is missing."""
+        """Return the content of the checkpoint; zeros if it is missing."""
         if not self.has("checkpoint"):
             return Checkpoint()
         return read_checkpoint(self.disk, self.path("checkpoint"))
 
     def row(self, folder: str) -> FileRow:
-        """Return the row in FOLDER as it is now."""
+        """Return the present files of the sequence in FOLDER."""
         return FileRow.listed(self.disk, folder)
 
     def log(self) -> FileRow:
-        """Return the files of the commit log as they are now."""
+        """Return the present files of the commit log."""
         return self.row(self.path("commitlog"))
 
     def queues(self) -> Iterator[QueueFolder]:
-        """Yield the folder of every queue, by topic and number."""
+        """Yield the folder of each queue, by topic and number."""
         for folder, entry_size in QUEUE_FOLDERS.items():
             for topic, queue_id, path in queue_folders(self.disk, self.path(folder)):
                 yield QueueFolder(topic, queue_id, path, entry_size)
@@ -97,7 +97,7 @@ class StoreView:
         return None
 
     def view(self, file: RowFile) -> memoryview:
-        """Return the bytes of FILE as far as it was long when it was listed; it shows what is written later."""
+        """Return the bytes of FILE up to its length when it was listed. Later writes are visible."""
         key = (file.path, file.size)
         if key not in self._maps:
             while len(self._maps) >= min(MAPS_MAX, OPEN_FILES.files_max):
@@ -110,13 +110,13 @@ class StoreView:
         try:
             mapping = self.disk.open_map(file.path, writable=False)
         except FileNotFoundError:
-            return memoryview(b"")  # A live broker's retention deleted it.
+            return memoryview(b"")  # The retention of a running broker deleted it.
         view = mapping.view[: file.size]
         mapping.close()
         return view
 
     def data_end(self, file: RowFile) -> int:
-        """Return a position in FILE behind which it is one hole; its length where the file system cannot tell."""
+        """Return a position in FILE after which it is one hole; its length if the file system does not report holes."""
         try:
             mapping = self.disk.open_map(file.path, writable=False)
         except FileNotFoundError:

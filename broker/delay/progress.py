@@ -90,7 +90,7 @@ class DeliveredNote:
         kept_slots = self._kept.of_scope(_SLOTS).items()
         slots = {int(key): SlotNote(*map(int, note)) for key, note in kept_slots}
         if (
-            self._store.ended_cleanly
+            self._store.last_stop_was_clean
             or self._has_replicas
             or timer_log_end > self._store.timers.log.max_offset
         ):

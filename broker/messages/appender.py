@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from ...proto.errors import PocketMQError
 from ...proto.rpc import Call
 from ...proto.run import Run
-from ...store.flush import tell
+from ...store.flush import notify
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..callbacks import ended
@@ -107,11 +107,11 @@ class Appends:
 
     def _tell(self, keys: Iterable[Key]) -> None:
         for key in dict.fromkeys(keys):
-            tell(self._notify, key)
+            notify(self._notify, key)
             for listener in self._listeners.get(key, ()):
-                tell(listener)
+                notify(listener)
             for callback in self._stored:
-                tell(callback, key[0])
+                notify(callback, key[0])
 
     @property
     def lags(self) -> bool:
@@ -127,7 +127,7 @@ class Appends:
             keys += self._unconfirmed.popleft()[1]
         self._tell(keys)
         while self._waits and self._waits[0][0] <= offset:
-            tell(heappop(self._waits)[2], None)
+            notify(heappop(self._waits)[2], None)
 
     def when_confirmed(self, end_offset: int, done: Done) -> None:
         """Call DONE once the log before END_OFFSET is confirmed (at once without replicas), or with the error of the
@@ -169,7 +169,7 @@ class Appends:
         waits, self._waits = self._waits, []
         syncs, self._syncs = self._syncs, {}
         for done in (*syncs.values(), *(wait[2] for wait in waits)):
-            tell(done, error)
+            notify(done, error)
 
     @property
     def flushed_offset(self) -> int:

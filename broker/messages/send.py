@@ -24,7 +24,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.properties import PRODUCER_SEQUENCE
 from ...proto.record_run import Longs
 from ...proto.topics import TIMER_TOPIC
-from ...store.flush import tell
+from ...store.flush import notify
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
@@ -255,7 +255,7 @@ class Sending:
         reply.replicas = replicas
         if error is None:
             reply.durability = self.durability
-        tell(done, reply, error)
+        notify(done, reply, error)
 
 
 def _nowhere(count: int) -> Places:

@@ -89,7 +89,7 @@ class Pops:
 
     def start(self) -> None:
         """Find again what is in flight."""
-        clean = self._parts.store.ended_cleanly
+        clean = self._parts.store.last_stop_was_clean
         for key, queue in self._deliveries.found().items():
             if self._topics.has_queue(key.topic, key.queue):
                 table = self._table(key.group, key.topic, self._groups.is_ordered(key.group))

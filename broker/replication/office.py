@@ -17,7 +17,7 @@ from ...proto.errors import (
     Overloaded,
     PocketMQError,
 )
-from ...store.flush import tell as tell_safely
+from ...store.flush import notify
 from ..producers.producers import Producers
 from .mastership import Acknowledged, Told
 from .registry_sessions import SessionChecked
@@ -109,7 +109,7 @@ class MasterOffice:
                 )
         except MasterFenced as fenced:
             error = fenced
-        tell_safely(waiting, error)
+        notify(waiting, error)
 
     def check_open(self) -> None:
         self.check_master()
@@ -206,7 +206,7 @@ class MasterOffice:
     def _fail_unsure(self, error: MasterFenced) -> None:
         unsure, self._unsure = self._unsure, {}
         for waiting in unsure.values():
-            tell_safely(waiting, error)
+            notify(waiting, error)
 
     def _fail_waiting(self, error: PocketMQError) -> None:
         waiting, self._waiting = self._waiting, deque()

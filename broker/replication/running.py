@@ -798,7 +798,7 @@ class RunningReplica:
                 " after the master was fenced",
                 path=self._device.config.path,
             )
-        store.rely_on(lambda done: done(None))
+        store.sync_before_log(lambda done: done(None))
         self._device.follow()
         self._state.follow(store)
         if (blocking := self._carry_out(effect)) is not None:

@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...store.flush import tell
+from ...store.flush import notify
 from ...store.format.state_tables import GROUPS, TOPICS
 from ...store.kept_table import KeptTable
 from ...store.offsets_file import OFFSETS_FILE as OFFSETS_FILE
@@ -271,7 +271,7 @@ class StateSource:
         self._links.clear()
         waiting, self._waiting = self._waiting, []
         for _, one in waiting:
-            tell(one, error)
+            notify(one, error)
 
     def _is_kept(self, name: str) -> bool:
         return self._parts[name].is_kept
@@ -298,7 +298,7 @@ class StateSource:
                 waiting.append((needed, told))
         self._waiting = waiting
         for told in done:
-            tell(told, None)
+            notify(told, None)
 
     def _frames(self, links: list[int], names: Iterable[str]) -> list[tuple[int, pb.FollowState]]:
         """Return a frame for each of LINKS and each part of NAMES that it lacks, within the limits of links."""

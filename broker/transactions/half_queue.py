@@ -76,7 +76,7 @@ class HalfQueue:
         resolved, copied = self._read_ops(op_offset)
         copies: dict[Key, Outcome] | None = None
         lost: set[int] = set()
-        if not self.store.ended_cleanly:
+        if not self.store.last_stop_was_clean:
             copies, lost = self._copies(begin, resolved, copied)
         for offset, op_log_offset in copied.items():
             if offset not in lost:

@@ -1,4 +1,4 @@
-"""Batch queues as Apache recovers, fills, cuts and reads them (BatchConsumeQueue of 5.5.0)."""
+"""Batch queues: how RocketMQ recovers, fills, cuts and reads them (BatchConsumeQueue of 5.5.0)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .records import Checked
 
 
 class BatchQueue:
-    """One queue of 46-byte entries, dense: position says nothing about queue offsets."""
+    """One queue of 46-byte entries without gaps. The position of an entry does not depend on its queue offset."""
 
     kind = "BatchCQ"
 
@@ -28,13 +28,13 @@ class BatchQueue:
         self.max_offset = 0
 
     def bound(self, min_offset: int, max_offset: int, *, files_end: int, log_end: int) -> None:
-        """Take the limits that another recovery found: its files end at FILES_END, its newest record at LOG_END."""
+        """Set the limits found by another recovery: its files end at FILES_END, its newest record at LOG_END."""
         self.files.truncate(files_end)
         self.max_log_offset = log_end
         self.min_offset, self.max_offset = min_offset, max_offset
 
     def recover(self) -> None:
-        """Find the end: the first entry that is none, from the third-last file on."""
+        """Find the end: the first invalid entry from the third-last file on."""
         files = self.files.files
         if not files:
             return
@@ -84,7 +84,7 @@ class BatchQueue:
         self.min_offset = int(_entries(first)["base"][0]) if known and first is not None else -1
 
     def put(self, record: Checked) -> None:
-        """Append the entry of RECORD, unless it is there already."""
+        """Append the entry of RECORD, unless it exists."""
         if (
             record.batch_base < 0
             or record.batch_size < 0
@@ -109,7 +109,7 @@ class BatchQueue:
                 self._revise_min()
 
     def correct_min_offset(self, log_begin: int) -> None:
-        """Move the minimum over the leading entries of the first file whose records are gone."""
+        """Move the minimum past the first entries of the first file whose records are deleted."""
         self._revise_min()
         first = self.files.first
         if first is None:
@@ -145,7 +145,7 @@ class BatchQueue:
         return None
 
     def behind_hole(self, at: int) -> int:
-        """Return the end: Java cannot say where the next batch begins."""
+        """Return the end: RocketMQ does not know where the next batch begins."""
         return self.max_offset
 
 
@@ -164,7 +164,7 @@ def _valid(entries: NDArray[np.void]) -> NDArray[np.bool_]:
 
 
 def _search_bases(bases: NDArray[np.int64], wanted: int) -> int:
-    """Return the index that RocketMQ's binary search ends with, −1 if it finds none; BASES need not be sorted."""
+    """Return the index at which RocketMQ's binary search ends, −1 if it finds none; BASES need not be sorted."""
     left, right = 0, len(bases) - 1
     last = right
     while left <= right:

@@ -1,4 +1,4 @@
-"""The config files of a store as Apache RocketMQ's broker holds them in memory after its load.
+"""The configuration files of a store as a RocketMQ broker has them in memory after loading.
 
 A file that does not parse is deleted and its `.bak` is read; if that fails as well, the broker does not start. If both
 are missing, defaults apply. Values are plain JSON with strings as keys, as `java-store dump` prints them.
@@ -23,7 +23,7 @@ from .settings import ApacheSettings
 
 T = TypeVar("T")
 
-#: Groups that every broker has.
+#: Groups that each broker has.
 BUILT_IN_GROUPS: Final = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",
@@ -39,7 +39,7 @@ _DEAD_AFTER_LOAD_MS: Final = 30_000
 
 @dataclass(slots=True)
 class JavaConfig:
-    """The tables, by the names of the dump's `config` key."""
+    """The tables, named as in the `config` key of the dump."""
 
     topics: dict[str, state_tables.TopicConfig] = field(default_factory=dict)
     topics_version: state_tables.DataVersion = field(default_factory=state_tables.DataVersion)
@@ -74,7 +74,7 @@ class JavaConfig:
             "forbidden": self.forbidden,
             "consumerOffsets": _string_keys(self.consumer_offsets),
             "consumerOffsetsDataVersion": self.consumer_offsets_version.to_json(),
-            "pullOffsets": {},  # Apache writes them and never reads them back
+            "pullOffsets": {},  # RocketMQ writes them and never reads them back.
             "delayOffsets": _string_keys(self.delay_offsets),
             "consumerOrder": {
                 "orderInfoCount": len(self.order),
@@ -99,11 +99,11 @@ def _string_keys(value: Any) -> Any:
 
 
 class ConfigLoader:
-    """Loads the files in the order of RocketMQ's broker: first `metadata`, and after the message store the rest.
+    """Loads the files in the order of RocketMQ's broker: first `metadata`; the rest after the message store.
 
     ASIDE is a folder for files that do not parse; without it they are deleted, as in RocketMQ.
-    WARNINGS: with this list, the readable entries count although RocketMQ would drop the whole file; the list names
-    what is left out. Without it the tables are exactly those that RocketMQ's broker would have.
+    WARNINGS: with this list, readable entries are used although RocketMQ would drop the complete file, and the list
+    names the entries that are left out. Without it the tables are exactly those of RocketMQ's broker.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class ConfigLoader:
         self._now_ms = now_ms
 
     def metadata(self) -> JavaConfig:
-        """Return what the broker knows before it opens the message store; `StartRefused` if a table cannot be read."""
+        """Return the tables that the broker loads before the message store; `StartRefused` if one cannot be read."""
         fresh = state_tables.DataVersion(0, 0, self._now_ms)
         config = JavaConfig(
             topics=system_topics(self._settings),
@@ -181,7 +181,7 @@ class ConfigLoader:
         config.delay_offsets = {} if table is None else table.offsets
 
     def request_modes(self, config: JavaConfig) -> None:
-        """Load request modes and open transactions; a broken file is no reason not to start."""
+        """Load request modes and open transactions; the broker starts even if one of these files is broken."""
         with contextlib.suppress(StartRefused):
             self._load("transactionMetrics", parse_object)
         with contextlib.suppress(StartRefused):
@@ -212,13 +212,15 @@ class ConfigLoader:
             reason = f"{path} and its .bak cannot be read: repair one of them"
             raise StartRefused(reason=reason)
         if data and self._warnings is not None:
-            self._warnings.append(f"{path} cannot be read, and has no .bak: it counts as empty")
+            self._warnings.append(f"{path} cannot be read and has no .bak: it is treated as empty")
         return None
 
     def _readable(self, path: str, data: bytes, parse_text: Callable[[str], T]) -> T | None:
         """Return the content of DATA without the unreadable entries, which the warnings name."""
         found = _parsed(data, parse_text)
-        dropped = "; Apache's broker drops the whole file" if self._aside is None else ""
+        dropped = (
+            "; Apache RocketMQ's broker drops the complete file" if self._aside is None else ""
+        )
         if self._warnings is not None:
             self._warnings += (
                 f"{path}: the entry {name[:200]!r} is left out: {one.reason}{dropped}"
@@ -227,7 +229,7 @@ class ConfigLoader:
         return found
 
     def _parsed(self, path: str, data: bytes, parse_text: Callable[[str], T]) -> T | None:
-        """Return the content of DATA; to RocketMQ's broker one unreadable entry spoils its whole file."""
+        """Return the content of DATA. For RocketMQ's broker, one unreadable entry makes the complete file invalid."""
         if self._aside is not None:
             return self._readable(path, data, parse_text)
         found = _parsed(data, parse_text)
@@ -245,7 +247,7 @@ class ConfigLoader:
 
 
 def _parsed(data: bytes, parse_text: Callable[[str], T]) -> T | None:
-    """Return the content of DATA; fastjson treats zero bytes around it as blanks, and `null` as nothing."""
+    """Return the content of DATA; fastjson treats zero bytes around it as spaces, and `null` as nothing."""
     text = data.decode("utf-8", "replace").strip("\0")
     return None if text.strip() == "null" else parse_text(text)
 
@@ -256,7 +258,7 @@ def _queue_mappings(text: str) -> tuple[dict[str, Any], state_tables.DataVersion
 
 
 def _known_orders(table: dict[str, Any], config: JavaConfig) -> dict[str, Any]:
-    """Return the orderly consumption of topics, queues and groups that exist."""
+    """Return the state of orderly consumption for existing topics, queues and groups."""
     kept: dict[str, Any] = {}
     for key, queues in table.items():
         topic, at, group = str(key).partition("@")
@@ -271,7 +273,7 @@ def _known_orders(table: dict[str, Any], config: JavaConfig) -> dict[str, Any]:
 
 
 def system_topics(settings: ApacheSettings) -> dict[str, state_tables.TopicConfig]:
-    """Return the topics that a broker makes before it reads topics.json."""
+    """Return the topics that a broker creates before it reads topics.json."""
     found: dict[str, state_tables.TopicConfig] = {}
     for name, queues, permission in system_topic_queues(settings.cluster, settings.broker):
         found[name] = state_tables.TopicConfig(

@@ -1,6 +1,6 @@
-"""The JSON objects in RocketMQ's smaller config files, as its own reader and writer leave them. Pure.
+"""The JSON objects in RocketMQ's smaller configuration files, as RocketMQ reads and writes them. No input or output.
 
-Unknown fields are dropped, missing ones get their defaults, and fields without a value (None) are not printed. A value
+Unknown fields are dropped, missing ones get their defaults, and fields without a value (None) are not written. A value
 of the wrong type is a ValueError.
 """
 
@@ -60,14 +60,14 @@ _REQUEST_MODE: Final = {
 
 
 def child(bean: Bean, name: str) -> Bean:
-    """Return the object NAME of BEAN; an empty one if there is none."""
+    """Return the object NAME of BEAN; an empty one if it is missing."""
     value = _of_kind(bean, dict).get(name)
     return {} if value is None else _of_kind(value, dict)
 
 
 def _of_kind(value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
-        raise ValueError(f"{value!r} is no {kind.__name__}")
+        raise ValueError(f"{value!r} is not a {kind.__name__}")
     return value
 
 
@@ -95,7 +95,7 @@ def queue_mappings(document: Bean) -> Bean:
 
 
 def filters(document: Bean, dead_since_ms: int) -> Bean:
-    """Return the filters of consumerFilter.json; consumers that lived count as dead since DEAD_SINCE_MS."""
+    """Return the filters of consumerFilter.json. Live consumers are treated as dead since DEAD_SINCE_MS."""
     found = {}
     for topic, bean in child(document, "filterDataByTopic").items():
         groups = {
@@ -117,7 +117,7 @@ def _filter(bean: Bean, dead_since_ms: int) -> Bean:
 
 
 def orders(document: Bean) -> Bean:
-    """Return the orderly consumption of consumerOrderInfo.json."""
+    """Return the state of orderly consumption from consumerOrderInfo.json."""
     return {
         key: {queue: _shaped(one, _ORDER) for queue, one in _of_kind(queues, dict).items()}
         for key, queues in child(document, "table").items()
@@ -133,6 +133,6 @@ def request_modes(document: Bean) -> Bean:
 
 
 def counts(document: Bean) -> dict[str, int]:
-    """Return how many timers are pending for each topic, from timermetrics."""
+    """Return the number of pending timers of each topic, from timermetrics."""
     found = child(document, "timingCount").items()
     return {str(topic): int(_shaped(one, {"count": 0})["count"]) for topic, one in found}

@@ -1,4 +1,4 @@
-"""A sequence of mapped files as RocketMQ's MappedFileQueue sees it, with its wrote positions and its rules at load.
+"""A sequence of mapped files as in RocketMQ's MappedFileQueue, with its write positions and its rules at loading.
 
 Nothing is zeroed after a cut: stale bytes stay, and later steps of the recovery may read them, as in Java.
 """
@@ -18,7 +18,7 @@ _JAVA_LONG = re.compile(r"[+-]?[0-9]+")
 class StartRefused(Exception):
     """Apache RocketMQ's broker does not start on this store.
 
-    text: what its launcher would print.  reason: the fault and the remedy, with the file; "" where text is all.
+    text: the output of its launcher.  reason: the fault and the remedy, with the file; "" if text is enough.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ def remainder(value: int, divisor: int) -> int:
 
 @dataclass(slots=True)
 class JavaFile:
-    """One file of the row; WROTE is how much of it counts as written."""
+    """One file of the sequence; WROTE is its write position."""
 
     path: str
     start: int
@@ -54,13 +54,13 @@ class JavaFile:
 
     @property
     def view(self) -> memoryview:
-        """The whole file."""
+        """The complete file."""
         return self.mapping.view
 
     def select(self, at: int, size: int | None = None) -> memoryview | None:
-        """Return the written bytes from AT on (SIZE of them); None where selectMappedBuffer returns null.
+        """Return the written bytes from AT on (SIZE of them); None if selectMappedBuffer returns null.
 
-        A SIZE that overflows a Java int, or is negative, is a ValueError (there: IllegalArgumentException).
+        A SIZE that is negative or overflows a Java int is a ValueError (in Java: IllegalArgumentException).
         """
         if size is None:
             return self.view[at : self.wrote] if 0 <= at < self.wrote else None
@@ -71,7 +71,7 @@ class JavaFile:
         return self.view[at : at + size]
 
     def append(self, data: bytes) -> bool:
-        """Write DATA at the wrote position; False if it does not fit."""
+        """Write DATA at the write position; False if it does not fit."""
         if self.wrote + len(data) > self.size:
             return False
         self.mapping.write(self.wrote, data)
@@ -84,7 +84,7 @@ def _int(value: int) -> int:
 
 
 class JavaFiles:
-    """The row in FOLDER."""
+    """The sequence of files in FOLDER."""
 
     def __init__(self, disk: Disk, folder: str, size: int) -> None:
         self.disk = disk
@@ -93,7 +93,7 @@ class JavaFiles:
         self.files: list[JavaFile] = []
 
     def load(self) -> bool:
-        """Open the files; return False where RocketMQ's load does. A name that is no number is a ValueError."""
+        """Open the files; return False if RocketMQ's load does. A name that is not a number is a ValueError."""
         entries = self.disk.list(self.folder)
         for number, entry in enumerate(entries):
             path = posixpath.join(self.folder, entry.name)
@@ -123,11 +123,11 @@ class JavaFiles:
 
     @property
     def max_offset(self) -> int:
-        """Return the end of what is written."""
+        """Return the end of the written part."""
         return self.files[-1].start + self.files[-1].wrote if self.files else 0
 
     def find(self, offset: int, *, first_if_none: bool = False) -> JavaFile | None:
-        """Return the file that holds OFFSET."""
+        """Return the file with OFFSET."""
         if not self.files:
             return None
         for file in self._candidates(offset):
@@ -145,12 +145,12 @@ class JavaFiles:
         return self.files
 
     def data(self, offset: int, *, first_if_none: bool = False) -> memoryview | None:
-        """Return everything written from OFFSET to the end of its file."""
+        """Return all written bytes from OFFSET to the end of its file."""
         file = self.find(offset, first_if_none=first_if_none)
         return None if file is None else file.select(remainder(offset, self.size))
 
     def last_for_write(self, start_offset: int) -> JavaFile:
-        """Return the file to append to, made if need be; an empty row begins with the one that holds START_OFFSET."""
+        """Return the file to append to; create it if needed. An empty sequence starts with the file of START_OFFSET."""
         if self.files and self.files[-1].wrote < self.size:
             return self.files[-1]
         start = start_offset - remainder(start_offset, self.size)
@@ -163,7 +163,7 @@ class JavaFiles:
         return file
 
     def truncate(self, offset: int) -> None:
-        """Make OFFSET the end: later files are deleted, the one that holds it is cut, earlier ones stay as they are."""
+        """Make OFFSET the end: later files are deleted, its file is cut, earlier files are not changed."""
         kept = []
         for file in self.files:
             if file.start + self.size > offset and offset < file.start:
@@ -179,7 +179,7 @@ class JavaFiles:
         self.disk.delete(self.files.pop().path)
 
     def destroy(self) -> None:
-        """Delete every file; the folder goes if it is empty."""
+        """Delete all files, and the folder if it is empty."""
         for file in self.files:
             self.disk.delete(file.path)
         self.files.clear()
@@ -187,5 +187,5 @@ class JavaFiles:
             self.disk.delete_folder(self.folder)
 
     def roll_next(self, offset: int) -> int:
-        """Return where the next file after that of OFFSET begins."""
+        """Return the start of the next file after that of OFFSET."""
         return offset + self.size - remainder(offset, self.size)

@@ -1,4 +1,4 @@
-"""The key index as Apache loads, fills and asks it (IndexService and IndexFile of 5.5.0)."""
+"""The key index: how RocketMQ loads, fills and searches it (IndexService and IndexFile of 5.5.0)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class JavaIndexFile:
         count = self.header.next_entry
         if number <= 0 or number > count or count <= 1:
             return
-        for _ in range(self.shape.entries):  # Java would follow a ring for ever
+        for _ in range(self.shape.entries):  # In Java, a cycle of entries is an endless loop.
             at = wrapped(self.shape.entry_at(number))
             if len(found) >= most or at < 0 or at + ENTRY.size > self.mapping.size:
                 return
@@ -101,7 +101,7 @@ class JavaIndex:
         self.files: list[JavaIndexFile] = []
 
     def load(self, checkpoint: Checkpoint, *, clean: bool) -> None:
-        """Open the files; after an unclean stop those that the checkpoint does not vouch for are deleted."""
+        """Open the files. After an unclean stop, delete those that are newer than the checkpoint."""
         for entry in self._disk.list(self._folder):
             try:
                 java_long(entry.name)
@@ -123,7 +123,7 @@ class JavaIndex:
         return JavaIndexFile(path, mapping, slots, entries)
 
     def build(self, record: Checked, checkpoint: Checkpoint) -> None:
-        """Index RECORD; a file that runs full moves the checkpoint's index time."""
+        """Index RECORD. When a file is full, the checkpoint's index time moves."""
         file = self._current(checkpoint)
         if record.log_offset < file.header.end_log_offset:
             return
@@ -147,7 +147,7 @@ class JavaIndex:
         return file
 
     def _new_name(self) -> str:
-        """Return a name of the present moment that no file has."""
+        """Return a file name for the present time that is not in use."""
         at = self._now_ms
         while True:
             name = datetime.fromtimestamp(at // 1000).strftime("%Y%m%d%H%M%S") + f"{at % 1000:03d}"

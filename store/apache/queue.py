@@ -1,4 +1,4 @@
-"""Plain queues as Apache recovers, fills, cuts and reads them (ConsumeQueue of 5.5.0), and what both kinds can do."""
+"""Plain queues: how RocketMQ recovers, fills, cuts and reads them (ConsumeQueue of 5.5.0). The protocol of queues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENTRY_SIZE: Final = ENTRY.size
 _PRE_BLANK: Final = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
 FILES_RECOVERED: Final = 3
 _LONG_MAX: Final = (1 << 63) - 1
-#: Bytes of a queue file that are looked at in one go.
+#: Bytes of a queue file that are read at once.
 _FIRST_PIECE: Final = 205 * ENTRY_SIZE
 _PIECE_MAX: Final = 52_000 * ENTRY_SIZE
 _GROWTH: Final = 8
@@ -64,7 +64,7 @@ class SimpleQueue:
         self._extension = QueueExtension(disk, folder)
         self.max_log_offset = -1
         self.min_position = 0
-        #: The greatest log offset in the last file's entries, as long as these are what `recover` found.
+        #: The greatest log offset in the entries of the last file, while these are unchanged since `recover`.
         self._greatest: int | None = None
 
     @property
@@ -76,13 +76,13 @@ class SimpleQueue:
         return self.files.max_offset // ENTRY_SIZE
 
     def bound(self, min_offset: int, max_offset: int, *, files_end: int, log_end: int) -> None:
-        """Take the limits that another recovery found: its files end at FILES_END, its newest record at LOG_END."""
+        """Set the limits found by another recovery: its files end at FILES_END, its newest record at LOG_END."""
         self.files.truncate(files_end)
         self.max_log_offset = log_end
         self.min_position = min_offset * ENTRY_SIZE
 
     def recover(self) -> None:
-        """Find the end: the first entry that is none, from the third-last file on."""
+        """Find the end: the first invalid entry from the third-last file on."""
         files = self.files.files
         if not files:
             return
@@ -100,20 +100,20 @@ class SimpleQueue:
     def truncate_dirty(self, log_end: int) -> None:
         """Drop the entries of records at or after LOG_END."""
         if self._greatest is not None and self._greatest < log_end:
-            return  # Nothing was put since `recover`, and everything that it found stays.
+            return  # No entry was added since `recover`, and all entries that it found stay.
         self.max_log_offset = log_end
         while (file := self.files.last) is not None:
             file.wrote = 0
             if _entry(file, 0)["log_offset"] >= log_end:
                 self.files.delete_last()
                 continue
-            # The first entry is kept whatever it is: Java looks at its offset only.
+            # The first entry is always kept: RocketMQ checks only its offset.
             count, self.max_log_offset, _ = _leading(file, log_end, keep_first=True)
             file.wrote = count * ENTRY_SIZE
             return
 
     def put(self, record: Checked) -> None:
-        """Append the entry of RECORD, unless it is there already."""
+        """Append the entry of RECORD, unless it exists."""
         end = record.log_offset + record.size
         if end <= self.max_log_offset:
             return
@@ -130,7 +130,7 @@ class SimpleQueue:
         file.append(ENTRY.pack(record.log_offset, record.size, record.tags_code))
 
     def correct_min_offset(self, log_begin: int) -> None:
-        """Move the minimum to the first entry of the *first file* whose record is still there."""
+        """Move the minimum to the first entry of the *first file* whose record still exists."""
         last, first = self.files.last, self.files.first
         if self.min_position >= self.files.max_offset or last is None or first is None:
             return
@@ -169,7 +169,9 @@ class SimpleQueue:
         if data is None:
             return
         entries = ENTRY.columns(data, len(data) // ENTRY_SIZE)
-        for begin in range(0, len(entries), _UNITS_AT_ONCE):  # Many ask for the first one only.
+        for begin in range(
+            0, len(entries), _UNITS_AT_ONCE
+        ):  # Many callers need only the first one.
             some = self._extension.resolve(entries[begin : begin + _UNITS_AT_ONCE])
             columns = (some[name].tolist() for name in ("log_offset", "size", "tags_code"))
             for index, row in enumerate(zip(*columns, strict=True), at + begin):
@@ -191,10 +193,10 @@ def _entry(file: JavaFile, index: int) -> np.void:
 def _leading(
     file: JavaFile, log_end: int = _LONG_MAX, *, keep_first: bool = False
 ) -> tuple[int, int, int]:
-    """Return how many entries at the front of FILE are ones of records before LOG_END, the end of the last one's
+    """Return the number of leading entries of FILE whose records are before LOG_END, the end of the last one's
     record, and the greatest log offset among them.
 
-    Reads piece by piece and stops at the first that is none: most of a queue's last file is a hole.
+    Reads piece by piece and stops at the first invalid entry: most of a queue's last file is a hole.
     """
     count, end, greatest = 0, 0, -1
     piece = _FIRST_PIECE
@@ -218,7 +220,7 @@ def _leading(
 
 
 def _search(offsets: NDArray[np.int64], wanted: int) -> range:
-    """Return the one to three indexes that RocketMQ's binary search ends with; the entries need not be sorted."""
+    """Return the one to three indexes at which RocketMQ's binary search ends; the entries need not be sorted."""
     low, high = 0, len(offsets) - 1
     while high - low > 1:
         middle = (low + high) // 2

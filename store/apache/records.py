@@ -73,7 +73,7 @@ BLANK: Final = Checked(success=True, size=0)
 
 
 class _Refuted(Exception):
-    """The bytes are no record that Java accepts."""
+    """The bytes are not a record that RocketMQ accepts."""
 
 
 class RecordCheck:
@@ -84,7 +84,7 @@ class RecordCheck:
         self._delays = settings.delay_table()
 
     def check(self, data: memoryview, at: int, *, crc: bool) -> Checked:
-        """Check the bytes at AT of DATA, which ends where the buffer in Java would."""
+        """Check the bytes at AT of DATA, which ends at the end of the buffer in Java."""
         if len(data) - at <= 4:
             return FAILED
         try:
@@ -155,7 +155,7 @@ class RecordCheck:
 
 
 def _part(data: memoryview, at: int, size: int, total: int) -> memoryview:
-    """Return SIZE bytes at AT; Java copies them into an array of TOTAL bytes, and out of the buffer."""
+    """Return SIZE bytes at AT. Java copies them into an array of TOTAL bytes, and fails if they exceed it."""
     if size < 0 or size > total or at + size > len(data):
         raise _Refuted
     return data[at : at + size]
@@ -176,7 +176,7 @@ def _java_int(text: str, bits: int) -> int:
 
 
 def _batch(properties: Mapping[str, str], queue_offset: int) -> tuple[int, int]:
-    """Return first queue offset and number of messages; a record that is no inner batch is a batch of one."""
+    """Return first queue offset and number of messages; a record without an inner batch is a batch of one."""
     if "INNER_NUM" not in properties or "INNER_BASE" not in properties:
         return queue_offset, 1
     return _java_int(properties["INNER_BASE"], 64), _java_int(properties["INNER_NUM"], 16)
@@ -198,7 +198,7 @@ def _property_crc_fits(
 
 
 def decode(data: memoryview) -> Record | None:
-    """Return the record that RocketMQ's MessageDecoder makes of DATA; None where it fails."""
+    """Return the record that RocketMQ's MessageDecoder returns for DATA; None where it fails."""
     try:
         record = decode_record(data)
     except InvalidRecord:

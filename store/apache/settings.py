@@ -69,7 +69,7 @@ class ApacheSettings:
 
     @property
     def queue_file_bytes(self) -> int:
-        """Length of a consume queue file: Apache rounds up to whole entries."""
+        """Length of a consume queue file: RocketMQ rounds up to complete entries."""
         return -(-self.queue_file_size // 20) * 20
 
     @property
@@ -83,7 +83,7 @@ class ApacheSettings:
         return self.flush_disk_type == "SYNC_FLUSH"
 
     def store_config(self, root: str) -> StoreConfig:
-        """Return our settings for the store in ROOT that these are the settings of."""
+        """Return the settings of PocketMQ for the store in ROOT."""
         return StoreConfig(
             path=root,
             log_file_size_bytes=self.log_file_size,

@@ -17,7 +17,7 @@ from .settings import ApacheSettings
 
 Bytes = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
-#: Returns which records of a window may be skipped if they are valid.
+#: Returns which valid records of a window may be skipped.
 Wanted = Callable[[Bytes, record_run.RunColumns], Bools]
 
 WINDOW_BYTES: Final = 4 << 20
@@ -26,21 +26,21 @@ _JAVA_BYTE_MAX: Final = 127
 
 
 class Passed(NamedTuple):
-    """A batch of records: where the last one begins, and where the batch ends."""
+    """A batch of records: the start of its last record, and the end of the batch."""
 
     last: int
     end: int
 
 
 class SoundRuns:
-    """Finds batches of plainly valid records in one log file.
+    """Finds batches of ordinary valid records in one log file.
 
     Checking and decoding one record takes about 10 µs, and a log file has millions. Nearly all are ordinary: lengths
-    agree, the CRC fits, and no property affects the check. These are found by whole columns (record_run.py). All others
-    are left to `RecordCheck`: records of the schedule topic, those with INNER_NUM or a topic length that Java reads as
-    negative, and under forceVerifyPropCRC all.
+    are consistent, the CRC matches, and no property affects the check. These are found by columns (record_run.py). All
+    others are left to `RecordCheck`: records of the schedule topic, those with INNER_NUM or a topic length that is
+    negative in Java, and under forceVerifyPropCRC all.
 
-    DATA is the file, WANTED picks among its records (None: none of them). What WANTED selects must stay selected.
+    DATA is the file, WANTED selects among its records (None: none of them). A selected record must stay selected.
     """
 
     def __init__(self, data: memoryview, settings: ApacheSettings, wanted: Wanted | None) -> None:
@@ -48,14 +48,14 @@ class SoundRuns:
         self._array = record_run.as_bytes(data)
         self._crc = settings.check_crc
         self._wanted = None if settings.property_crc_required else wanted
-        #: The window: where its records begin, where each ends, and the next one that is not plain, from each on.
+        #: The window: the start and the end of each record, and the index of the next record that is not ordinary.
         self._starts = np.zeros(0, np.int64)
         self._ends = self._starts
         self._next_other = self._starts
         self._searched_to = -1
 
     def run_from(self, at: int) -> Passed | None:
-        """Return the run that begins with the record at AT; None if that is not plain, or no record."""
+        """Return the batch that begins with the record at AT; None if that is not ordinary, or no record."""
         if self._wanted is None:
             return None
         if at >= self._searched_to:
@@ -69,14 +69,14 @@ class SoundRuns:
         return Passed(int(self._starts[behind - 1]), int(self._ends[behind - 1]))
 
     def _search(self, at: int) -> None:
-        """Look at the window from AT on."""
+        """Search the window from AT on."""
         stop = min(at + WINDOW_BYTES, len(self._data))
         starts, end = record_run.walk(self._data, at, stop)
         columns = record_run.parse_run(self._array, starts)
         if not columns.well_formed.all():
             columns = columns.take(slice(int(columns.well_formed.argmin())))
         self._starts, self._ends = columns.starts, columns.starts + columns.sizes
-        # A record that does not fit a window is checked by itself, and the next window begins after it.
+        # A record that does not fit a window is checked separately, and the next window begins after it.
         self._searched_to = end if len(columns) else at + 1
         plain = self._plain(columns, bytes(self._data[at:end])) if len(columns) else _NONE
         places = np.where(plain, len(columns), np.arange(len(columns)))
@@ -109,7 +109,7 @@ class EnteredRecords:
         self._queues = queues
 
     def __call__(self, array: Bytes, columns: record_run.RunColumns) -> Bools:
-        """Return it for each record of COLUMNS, which are in ARRAY."""
+        """Return the result for each record of COLUMNS, which are in ARRAY."""
         kind = columns.sys_flag & SYS_TRANSACTION
         has_entry = (kind == 0) | (kind == SYS_COMMIT)
         entered: Bools = columns.log_offset + columns.sizes <= self._ends(array, columns)
@@ -117,7 +117,7 @@ class EnteredRecords:
         return entered
 
     def _ends(self, array: Bytes, columns: record_run.RunColumns) -> record_run.Longs:
-        """Return up to where in the log the queue of each record has entries; −1 where that is unknown."""
+        """Return for each record the log offset up to which its queue has entries; −1 if that is unknown."""
         hashes = hash_ranges(array, columns.topic_start, columns.topic_size).astype(np.int64)
         codes = hashes << 32 | columns.queue_id.astype(np.int64) & 0xFFFFFFFF
         _, first, group = np.unique(codes, return_index=True, return_inverse=True)
@@ -135,7 +135,7 @@ class EnteredRecords:
 
 
 def _same_topic(array: Bytes, columns: record_run.RunColumns, other: NDArray[np.intp]) -> Bools:
-    """Tell of each record whether its topic is that of the record OTHER; hashes alone do not tell."""
+    """Return for each record whether its topic equals that of the record OTHER; equal hashes do not prove it."""
     sizes = columns.topic_size
     width = int(sizes.max(initial=0))
     topics = left_aligned(array, columns.topic_start, sizes, width)

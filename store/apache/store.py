@@ -1,7 +1,7 @@
-"""A model of Apache RocketMQ 5.5.0's load and recovery of a store: what its broker would see, over any disk.
+"""A model of Apache RocketMQ 5.5.0's load and recovery of a store: the state that its broker would have, on any disk.
 
-`JavaReading` is what the broker reads once it runs, within the limits that a recovery found. `ApacheStore` adds load
-and recovery. Pass an `OverlayDisk` to write nothing.
+`JavaReading` reads as the running broker does, within the limits that a recovery found. `ApacheStore` adds load and
+recovery. Pass an `OverlayDisk` to write nothing.
 
 The model follows the code of 5.5.0 (DefaultMessageStore.load and recover, CommitLog.recoverNormally and
 recoverAbnormally) including its faults, because tools predict with it. For example, one bad record ends the log after
@@ -39,7 +39,7 @@ _LOG_OFFSET_AT: Final = 28
 class JavaReading:
     """Log, queues and index of a store on DISK as RocketMQ's broker reads them, within limits that a recovery found.
 
-    It begins with `load`, after which every file counts as full. Any recovery may follow.
+    It begins with `load`, after which each file counts as full. Any recovery may follow.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class JavaReading:
         self.checkpoint = Checkpoint()
 
     def load(self, *, keep_index: bool) -> None:
-        """Open all files; every one counts as full. Without KEEP_INDEX, index files that the checkpoint does not vouch
-        for are deleted. Raises `StartRefused`, ValueError where the broker would not start."""
+        """Open all files; each counts as full. Without KEEP_INDEX, index files that are newer than the checkpoint are
+        deleted. Raises `StartRefused`, or ValueError, if the broker would not start."""
         if not self.log.load():
             raise StartRefused
         for kind, folder in (("SimpleCQ", "consumequeue"), ("BatchCQ", "batchconsumequeue")):
@@ -99,7 +99,7 @@ class JavaReading:
         return queue
 
     def queue(self, topic: str, queue_id: int) -> JavaQueue:
-        """Return a queue, made in memory if it is not there."""
+        """Return a queue, created in memory if it does not exist."""
         found = self.queues.get((topic, queue_id))
         if found is not None:
             return found
@@ -109,7 +109,7 @@ class JavaReading:
         return self._make_queue(kind, path, topic, queue_id)
 
     def end_at(self, log_end: int, checkpoint: Checkpoint) -> None:
-        """Make LOG_END the end of the log, and CHECKPOINT what the store says of itself: a recovery found them."""
+        """Set the end of the log to LOG_END, and use CHECKPOINT: a recovery found them."""
         self.log.truncate(log_end)
         self.checkpoint = checkpoint
 
@@ -141,7 +141,7 @@ class JavaReading:
         return file.select(at, size)
 
     def lookup(self, key: str, most: int, *, typed: bool = False) -> list[int]:
-        """Return the log offset fields of the messages that queryMessage finds for KEY (made by `index_key`)."""
+        """Return the log offset fields of the messages that queryMessage finds for KEY (the result of `index_key`)."""
         found: list[int] = []
         until = _LONG_MAX
         for _ in range(_QUERY_ROUNDS):
@@ -178,7 +178,7 @@ class JavaReading:
 
 
 class ApacheStore(JavaReading):
-    """The message store after RocketMQ's load and recovery. Raises `StartRefused` where the broker would not start."""
+    """The message store after RocketMQ's load and recovery. Raises `StartRefused` if the broker would not start."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class ApacheStore(JavaReading):
         return max((queue.max_log_offset for queue in self.queues.values()), default=-1)
 
     def _recover_log(self, dispatch_from: int) -> None:
-        """Read from the start file to the first record that fails, dispatch the records, and cut everything after."""
+        """Read from the start file to the first invalid record, dispatch the records, and cut everything after them."""
         index = self._start_file(dispatch_from)
         file = self.log.files[index]
         at = 0
@@ -265,7 +265,7 @@ class ApacheStore(JavaReading):
 
     @property
     def _indexes(self) -> bool:
-        """Does dispatch fill the index?"""
+        """Does dispatch write the index?"""
         return self.settings.index_enabled and self.settings.index_file_write
 
     def _is_foreign(self, checked: Checked, file: JavaFile) -> bool:
@@ -281,7 +281,7 @@ class ApacheStore(JavaReading):
         self.log.truncate(end)
 
     def _start_file(self, dispatch_from: int) -> int:
-        """Return the index of the file where the walk begins: at most so many from the end as the setting says."""
+        """Return the index of the file where reading begins. The setting limits its distance from the end."""
         left = self.settings.recover_files_max
         index = len(self.log.files) - 1
         while index > 0:
@@ -323,5 +323,5 @@ def _queue_id(name: str) -> int | None:
 
 
 def queue_type_of(attributes: Mapping[str, str]) -> str:
-    """Return the kind of queues that a topic with ATTRIBUTES has."""
+    """Return the kind of queues of a topic with ATTRIBUTES."""
     return "BatchCQ" if attributes.get("queue.type") == "BatchCQ" else "SimpleCQ"

@@ -1,4 +1,4 @@
-"""The timer store as Apache loads and recovers it (TimerMessageStore of 5.5.0)."""
+"""The timer store: how RocketMQ loads and recovers it (TimerMessageStore of 5.5.0)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..format.timer_wheel import SLOTS, WHEEL_SIZE, TimerWheel
 from .files import JavaFiles, StartRefused
 from .store import JavaReading
 
-#: Slots in front of the oldest that are left free.
+#: Slots before the oldest that are left free.
 _BLANK_SLOTS: Final = 60
 _STEPS_BACK_MAX: Final = 20_000
 
@@ -34,7 +34,7 @@ class JavaTimers:
         self.precision_ms = store.settings.timer_precision_ms
 
     def open(self) -> None:
-        """Open checkpoint and wheel, made if missing; StartRefused for a wheel of wrong length. Before the store."""
+        """Open or create checkpoint and wheel, before the store. StartRefused for a wheel of wrong length."""
         path = posixpath.join(self._store.root, "config", "timercheck")
         self._disk.make_folders(posixpath.dirname(path))
         self.checkpoint = read_timer_checkpoint(self._disk, path)
@@ -47,8 +47,8 @@ class JavaTimers:
     def start(self, now_ms: int, *, metrics_loaded: bool, read_ms: int | None = None) -> None:
         """Load the log and recover; `StartRefused` if the log or the metrics could not be loaded.
 
-        READ_MS: the oldest slot that may wait, where another recovery has found it. Java leaves what is overdue for
-        more than a week.
+        READ_MS: the oldest slot that may have messages, if another recovery has found it. RocketMQ skips slots that are
+        overdue for more than a week.
         """
         try:
             loaded = self.log.load()
@@ -81,7 +81,7 @@ class JavaTimers:
         )
 
     def _revise(self, begin: int, *, check: bool) -> int:
-        """Enter the records from the file of BEGIN on into the wheel; with CHECK stop at the first bad one and cut."""
+        """Enter the records from the file of BEGIN on into the wheel. With CHECK, stop at the first bad one and cut."""
         if not self.log.files:
             return 0
         starts = [number for number, file in enumerate(self.log.files) if begin >= file.start]
@@ -109,11 +109,11 @@ class JavaTimers:
             if record.is_sound:
                 self.wheel.set_last(due // precision, record.position)
             at += RECORD_SIZE
-        # A rest that is too short for a record ends in an exception in Java, and so stops the walk.
+        # In Java, a rest that is too short for a record causes an exception, which ends the walk.
         return at, at < len(data)
 
     def _queue_offset(self, end: int) -> int:
-        """Return where reading the timer topic continues."""
+        """Return the queue offset at which reading the timer topic continues."""
         known = self._offset_of_last(end)
         offset = self.checkpoint.queue_offset if known is None else known + 1
         offset = min(offset, self.checkpoint.master_queue_offset)
@@ -125,7 +125,7 @@ class JavaTimers:
         return min(offset, queue.max_offset)
 
     def _offset_of_last(self, end: int) -> int | None:
-        """Return the queue offset of the message of the last timer record, by what its queue says."""
+        """Return the queue offset of the message of the last timer record, according to its queue."""
         data = self.log.data(end - (RECORD_SIZE - MESSAGE_AT))
         if data is None or len(data) < MESSAGE.size:
             return None
@@ -146,7 +146,7 @@ class JavaTimers:
         return message.queue_offset
 
     def all_records(self) -> list[TimerRecord | TimerBlank]:
-        """Return what the log holds now."""
+        """Return the present content of the log."""
         found: list[TimerRecord | TimerBlank] = []
         for file in self.log.files:
             found += records(file.view[: file.wrote], file.start)

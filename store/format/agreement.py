@@ -2,10 +2,10 @@
 
 An entry agrees with a record if
 
-1. the record is well formed and begins at the log offset that the entry says,
-2. both say the same size,
-3. the record is of the entry's queue: topic, queue id and queue offset,
-4. queues serve the record: it is neither prepared nor rolled back,
+1. the record is well formed and begins at the entry's log offset,
+2. its size is the entry's size,
+3. it is a record of the entry's queue: topic, queue id and queue offset,
+4. queues contain such records: it is neither prepared nor rolled back,
 5. the entry has the record's tags code, unless it has the address of an extension unit instead.
 
 Light queues (%LMQ%) point to records of other queues, so 3 does not apply to them.
@@ -56,10 +56,10 @@ from .rows import Rows as EntryRows
 
 Mask = NDArray[np.bool_]
 
-#: A number of one record, or of many.
+#: A value of one record, or of many.
 N = TypeVar("N", int, Longs)
 
-#: Which columns of Spark's data sets must be equal: those of an entry, and those of its record.
+#: Pairs of columns of Spark's data sets that must be equal: of an entry, and of its record.
 COMPARED_COLUMNS: Final = {
     "topic": "topic",
     "queue": "queue",
@@ -71,19 +71,19 @@ SERVED_SQL: Final = f"(sys_flag & {SYS_PREPARED}) = 0"
 
 
 def is_served(sys_flags: Ints) -> Mask:
-    """Return which records queues serve. The bit is set in prepared and in rolled back ones."""
+    """Return which records queues contain. The bit is set in prepared and in rolled back ones."""
     served: Mask = (sys_flags & SYS_PREPARED) == 0
     return served
 
 
 def same_place(entries: EntryRows, log_offsets: Longs, sizes: Longs) -> Mask:
-    """Return which of ENTRIES say the log offset and size of the record in the same row."""
+    """Return which of ENTRIES have the log offset and size of the record in the same row."""
     same: Mask = (entries["log_offset"] == log_offsets) & (entries["size"] == sizes)
     return same
 
 
 def same_tags(stored: Longs, codes: Longs, *, may_be_address: bool = True) -> Mask:
-    """Return which STORED tags codes are the CODES of the records; an address agrees with every code."""
+    """Return which STORED tags codes equal the CODES of the records; an address counts as equal."""
     same: Mask = stored == codes
     return same | (stored <= ADDRESS_MAX) if may_be_address else same
 
@@ -96,10 +96,10 @@ def set_delivery_times(
     codes: Longs,
     delays_ms: Longs,
 ) -> None:
-    """Set the tags codes of ROWS, records of the schedule topic, to the time at which each message is due.
+    """Set the tags codes of ROWS, records of the schedule topic, to the delivery time of each message.
 
-    DELAYS_MS has the delay of each level. The highest level stands for all above it. A message without a level, or
-    with one that is no number, keeps its code.
+    DELAYS_MS has the delay of each level. Higher levels count as the highest one. A message without a level, or
+    with a level that is not a number, keeps its code.
     """
     starts, sizes = properties.find("DELAY")
     levels = decimal_numbers(array, starts[rows], sizes[rows])
@@ -113,7 +113,7 @@ def foreign_entries(
     """Return the log offsets of the ENTRIES from row BEGIN on that belong to no record and repeat no neighbour.
 
     The rows OWN have their records. EDGES are the log offsets of the queue's records before and after ENTRIES, −1 for
-    none. Recovery repeats an entry in place of one whose record is damaged.
+    none. Recovery puts a copy of a neighbour in place of an entry whose record is damaged.
     """
     others = np.ones(len(entries), np.bool_)
     others[own] = False
@@ -132,9 +132,9 @@ def foreign_entries(
     return found
 
 
-#: Of fewer records each is compared by itself: that costs less than the many calls of numpy.
+#: Fewer records are compared one by one, because numpy's many calls cost more.
 _FEW_MAX: Final = 20
-#: What is compared in a record's head, one by one and as columns.
+#: The compared fields of a record's head, one by one and as columns.
 _HEAD: Final = struct.Struct(">iiii4xqqi44xi")
 _FIELDS: Final = (
     "total_size",
@@ -164,7 +164,7 @@ class Entries:
         return len(self.sizes)
 
     def up_to(self, size_max: int) -> Entries:
-        """Return the leading entries whose records have at most SIZE_MAX bytes together, but at least one."""
+        """Return the leading entries whose records have SIZE_MAX bytes or less in total, but at least one."""
         ends = np.maximum(self.sizes, 0).cumsum()
         if not len(ends) or ends[-1] <= size_max:
             return self
@@ -177,15 +177,15 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class QueueName:
-    """Whose records entries point to: those of a topic, and of a queue if one is named."""
+    """The records that entries point to: those of a topic, and of a queue if one is named."""
 
     topic: str
     queue: int | None = None
     is_light: bool = field(init=False)
-    #: The topic as it is stored in a record, with its length; the record has the magic that goes with it.
+    #: The topic field of a record, with its length; and the magic of records with such a topic.
     magic: int = field(init=False)
     topic_part: bytes = field(init=False)
-    #: What follows a body: the topic, and the size of the properties.
+    #: The bytes after a body: the topic, and the size of the properties.
     tail: np.dtype[np.void] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -198,14 +198,14 @@ class QueueName:
 
 
 class Agreement(NamedTuple):
-    """Which records agree with their entries; which of these have a body that matches its CRC, if that was asked."""
+    """Which records agree with their entries; and which of these have a body that matches its CRC, if CHECK_CRCS."""
 
     agrees: Mask
     intact: Mask
 
 
 def queue_offsets_at(data: bytes | memoryview, starts: Longs) -> Longs:
-    """Return the queue offsets that the records at STARTS, which lie inside DATA, say."""
+    """Return the queue offsets in the records at STARTS, which are inside DATA."""
     said = np.ndarray((len(data) - 7,), ">i8", data, strides=(1,))
     found: Longs = said[starts + QUEUE_OFFSET_AT].astype(np.int64)
     return found
@@ -222,8 +222,8 @@ def compare(
 ) -> Agreement:
     """Compare ENTRIES of the queue NAME with the ranges of DATA that begin at STARTS.
 
-    Without CHECK_CRCS every agreeing record counts as intact. An empty body always does. QUEUE_OFFSETS, if given, are
-    those that the records must say. The ranges lie inside DATA, and have the sizes that the entries say, at least
+    Without CHECK_CRCS each agreeing record counts as intact. An empty body always does. QUEUE_OFFSETS, if given, are
+    the required queue offsets of the records. The ranges are inside DATA, and have the sizes in the entries, at least
     LEAST_SIZE.
     """
     if name.is_light:
@@ -256,7 +256,7 @@ def compare(
 
 
 def _contradictions(head: tuple[N, ...], entry: tuple[N, N, N | None], name: QueueName) -> N:
-    """Return what is not 0 where a HEAD, fields or columns of them, says something else than its ENTRY or NAME."""
+    """Return a value that is 0 where HEAD (fields or columns of them) agrees with its ENTRY and with NAME."""
     total_size, magic, _, queue, number, log_offset, flags, _ = head
     size, place, wanted = entry
     found = (total_size ^ size) | (log_offset ^ place) | (magic ^ name.magic)
@@ -292,7 +292,7 @@ def _few(
 def _body_range(
     data: bytes | memoryview, start: int, end: int, head: tuple[int, ...], name: QueueName
 ) -> tuple[int, int] | None:
-    """Return where the body of the record [START, END) with HEAD is; None if lengths or topic do not agree."""
+    """Return the range of the body of the record [START, END) with HEAD; None if lengths or topic do not agree."""
     *_, flags, body_size = head
     at = start + HEAD_SIZE
     if flags & _V6:
@@ -334,7 +334,7 @@ def _intact(
 def _of_any_topic(
     data: bytes | memoryview, starts: Longs, entries: Entries, check_crcs: bool
 ) -> Agreement:
-    """Compare entries of a light queue: its records are of other topics, and say the numbers of other queues."""
+    """Compare entries of a light queue: its records have other topics, and the queue offsets of other queues."""
     columns = parse_run(data, starts)
     agrees: Mask = columns.well_formed & (columns.sizes == entries.sizes)
     agrees &= columns.log_offset == entries.log_offsets
@@ -352,7 +352,7 @@ NO_FILE, BEHIND_END, NO_RECORD, OTHER_MESSAGE, WRONG_SIZE, WRONG_TAGS = 10, 11, 
 
 
 class QueueKind(Protocol):
-    """What verdicts need to know of a queue."""
+    """The properties of a queue that verdicts need."""
 
     @property
     def topic(self) -> str: ...
@@ -374,7 +374,7 @@ class FoundRecords:
 
     @property
     def ranges(self) -> PropertyRanges:
-        """Where the values of their properties are."""
+        """The ranges of the values of their properties."""
         if self._ranges is None:
             self._ranges = PropertyRanges(self.data, self.columns)
         return self._ranges
@@ -387,9 +387,9 @@ def verdicts(
     found: FoundRecords,
     tags_codes: Longs,
 ) -> Verdicts:
-    """Return a verdict for each of ENTRIES: what it says and what the record FOUND at its log offset says.
+    """Return a verdict for each of ENTRIES by comparing it with the record FOUND at its log offset.
 
-    QUEUE_OFFSETS are those of the entries, TAGS_CODES those of the records. Of several faults the worst counts.
+    QUEUE_OFFSETS are those of the entries, TAGS_CODES those of the records. Of several faults the worst is returned.
     """
     codes = np.zeros(len(entries), np.int8)
     columns = found.columns

@@ -1,4 +1,4 @@
-"""Fields of the JSON objects in RocketMQ's config files.
+"""Fields of the JSON objects in RocketMQ's configuration files.
 
 A missing or null field has its default. A field of another kind is a ValueError.
 """
@@ -39,7 +39,7 @@ def whole(value: Json, name: object) -> int:
 
 
 def int_field(bean: Object, name: str, default: int) -> int:
-    """Return field NAME, an int of Java's. Beyond its range, which nothing of Apache's writes, the nearest."""
+    """Return field NAME, a 32-bit integer. A value out of range, which RocketMQ never writes, becomes the nearest."""
     value = bean.get(name)
     return default if value is None else min(max(whole(value, name), -INT_MAX - 1), INT_MAX)
 

@@ -1,4 +1,4 @@
-"""An index file: from the hash of a key to the log offsets of the records that carry it.
+"""An index file: from the hash of a key to the log offsets of the records with this key.
 
     offset            size  field (big-endian, signed)
     0                 8     begin time: store time of the first key's record, ms
@@ -10,9 +10,9 @@
     40                4·S   slots: number of the newest entry of the chain, 0 = none
     40 + 4·S          20·E  entries: i32 key hash, i64 log offset, i32 seconds since the begin time, i32 previous entry
 
-Entry 0 is never used, so a file of E entries holds E − 1 keys. A key is `topic#key` (`topic#T#tag` for tags), its hash
-Java's, made non-negative; the slot is the hash modulo S. Chains run from the newest entry to the oldest. The key itself
-is not stored: two keys of one hash cannot be told apart here. Source: store-format.md §4.
+Entry 0 is never used, so a file of E entries has space for E − 1 keys. A key is `topic#key` (`topic#T#tag` for tags).
+Its hash is Java's, made non-negative; the slot is the hash modulo S. Chains run from the newest entry to the oldest.
+The key itself is not stored: keys with the same hash cannot be distinguished here. Source: store-format.md §4.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ class IndexHeader:
 
     @classmethod
     def parse(cls, data: Buffer) -> IndexHeader:
-        """Return the header at the beginning of DATA, as it stands there; what DATA lacks is zeros."""
+        """Return the header at the start of DATA, unchanged; missing bytes are zeros."""
         if len(data) < HEADER_SIZE:
             data = bytes(data).ljust(HEADER_SIZE, b"\0")
         return cls(*HEADER.read(data))
 
     @classmethod
     def to_fill(cls, data: Buffer) -> IndexHeader:
-        """Return the header by which a file goes on that begins with DATA: its next entry is the first at least."""
+        """Return the header with which to continue a file that begins with DATA: its next entry is 1 or more."""
         header = cls.parse(data)
         header.next_entry = max(1, header.next_entry)
         return header
 
     def continue_from(self, end_log_offset: int, end_ms: int) -> None:
-        """Begin where the file before it ended, 0 if there is none."""
+        """Begin where the previous file ended, 0 if there is none."""
         if end_log_offset > 0:
             self.begin_log_offset = self.end_log_offset = end_log_offset
         if end_ms > 0:
@@ -83,21 +83,21 @@ class IndexHeader:
         )
 
     def covers(self, begin_ms: int, end_ms: int) -> bool:
-        """Can the file hold keys of records stored between the two times, as Apache asks?"""
+        """Can the file have keys of records stored between the two times, by RocketMQ's rule?"""
         first, last = self.begin_ms, self.end_ms
         around = begin_ms < first and end_ms > last
         return around or first <= begin_ms <= last or first <= end_ms <= last
 
 
 class IndexShape(NamedTuple):
-    """Where things stand in a file of SLOTS hash slots and ENTRIES entries."""
+    """The positions in a file of SLOTS hash slots and ENTRIES entries."""
 
     slots: int
     entries: int
 
     @property
     def entries_at(self) -> int:
-        """Where entry 0 stands."""
+        """The position of entry 0."""
         return HEADER_SIZE + self.slots * SLOT.size
 
     @property
@@ -105,20 +105,20 @@ class IndexShape(NamedTuple):
         return self.entries_at + self.entries * ENTRY.size
 
     def slot_at(self, key_hash: int) -> int:
-        """Return where the slot of KEY_HASH stands."""
+        """Return the position of the slot of KEY_HASH."""
         return HEADER_SIZE + key_hash % self.slots * SLOT.size
 
     def entry_at(self, number: int) -> int:
-        """Return where entry NUMBER stands."""
+        """Return the position of entry NUMBER."""
         return self.entries_at + number * ENTRY.size
 
     def slots_in(self, data: Buffer) -> Rows:
-        """Return the newest entry of each chain, 0 for none, as far as DATA, a file, reaches; no copy."""
+        """Return the newest entry of each chain, 0 for none, up to the end of DATA, a file; no copy."""
         room = (len(data) - HEADER_SIZE) // SLOT.size
         return SLOT.columns(data, min(self.slots, room), at=HEADER_SIZE)["newest"]
 
     def entries_in(self, data: Buffer) -> Rows:
-        """Return the entries, from entry 0 on, as far as DATA, a file, reaches; no copy."""
+        """Return the entries, from entry 0 on, up to the end of DATA, a file; no copy."""
         room = max(0, (len(data) - self.entries_at) // ENTRY.size)
         return ENTRY.columns(data, min(self.entries, room), at=min(self.entries_at, len(data)))
 
@@ -129,15 +129,15 @@ def index_file_size(slots: int, entries: int) -> int:
 
 
 def index_key(topic: str, key: str, kind: str = "") -> str:
-    """Return what is hashed for KEY of TOPIC; of KIND "T" it is a tag."""
+    """Return the text that is hashed for KEY of TOPIC; KIND "T": KEY is a tag."""
     return f"{topic}#{TAG_TYPE}#{key}" if kind == TAG_TYPE else f"{topic}#{key}"
 
 
 def key_hash(key: str) -> int:
-    """Return what is stored for KEY (made by `index_key`): Java's absolute hash, 0 for the smallest integer."""
+    """Return the stored hash of KEY (the result of `index_key`): Java's absolute hash, 0 for the smallest integer."""
     return abs(java_hash(key)) & _INT_MAX
 
 
 def wrapped(value: int) -> int:
-    """Return VALUE as Java's 32-bit arithmetic has it, which reckons places in a file so."""
+    """Return VALUE in Java's 32-bit arithmetic, with which RocketMQ computes positions in a file."""
     return (value + (1 << 31)) % (1 << 32) - (1 << 31)

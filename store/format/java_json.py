@@ -1,17 +1,17 @@
-"""Apache's dialect of JSON: the text of the files in a store's config folder.
+"""RocketMQ's dialect of JSON: the text of the files in a store's config folder.
 
-The dialect is JSON plus maps whose keys are bare integers (`{0:250,1:251}`). Two layouts are in the
-field: fastjson 1 (up to RocketMQ 5.3) writes entries of such maps on one line, fastjson 2 (5.5) one a
-line. `parse` reads both, with quoted or bare keys; `render` writes 5.5.0's bytes:
+The dialect is JSON plus maps whose keys are bare integers (`{0:250,1:251}`). Two layouts are in use: fastjson 1 (up to
+RocketMQ 5.3) writes entries of such maps on one line, fastjson 2 (5.5) one per line. `parse` reads both, with quoted or
+bare keys; `render` writes 5.5.0's bytes:
 
     pretty    one tab per level; a newline after `{`, `[` and `,` and before `}` and `]`; nothing after `:`;
               empty maps and lists are `{}` and `[]`; a list of numbers stays on one line; no newline at the end
     compact   no white space at all
 
 A bare integer key becomes a Python int, a quoted one stays a str: what was parsed renders to the same
-bytes. Maps keep the order of the text (Java's is the order of its hash tables and means nothing).
-fastjson 1 writes a second mention of one object as `{"$ref":"$.topicConfigTable.X.attributes"}`; `parse`
-puts the object itself there.
+bytes. Maps keep the order of the text (in Java, that of its hash tables, which means nothing).
+fastjson 1 writes a second reference to one object as `{"$ref":"$.topicConfigTable.X.attributes"}`; `parse`
+replaces it by the object.
 """
 
 import json
@@ -20,26 +20,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, TypeAlias, cast
 
-#: What `parse` returns: bare integer keys are ints, quoted ones strings.
+#: The result of `parse`: bare integer keys are ints, quoted ones strings.
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str | int, Json] | None"
 
-#: What editors of some systems put in front of a text.
+#: Some editors put this at the start of a text.
 BYTE_ORDER_MARK: Final = "\ufeff"
-#: A whole string (so that nothing inside it matches), or an integer that stands as a key.
+#: A complete string (so that nothing inside it matches), or an integer key.
 _STRING_OR_BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(-?[0-9]+)(?=[ \t\r\n]*:)', re.DOTALL)
-#: Stands in front of a bare key while the standard parser reads the text.
+#: Marks a bare key while the standard parser reads the text.
 _BARE: Final = "\x00"
 _ESCAPES: Final = {
     '"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t",
 }  # fmt: skip
-_ESCAPED: Final = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')  # Halves of a pair have no UTF-8.
+_ESCAPED: Final = re.compile(
+    r'["\\\x00-\x1f\ud800-\udfff]'
+)  # Halves of a surrogate pair have no UTF-8.
 _ESCAPED_ASCII: Final = re.compile(r'["\\\x00-\x1f]|[^\x00-\x7e]')
 _NESTING_MAX: Final = 64
 _MEMBERS_A_PIECE: Final = 500
 
 
 def parse(text: str) -> Json:
-    """Return the value of TEXT; raises ValueError that says line and column where TEXT is no such JSON."""
+    """Return the value of TEXT; raise ValueError, with line and column, where TEXT is not such JSON."""
     quoted = _STRING_OR_BARE_KEY.sub(_quote_bare_key, text.removeprefix(BYTE_ORDER_MARK))
     try:
         value = cast(
@@ -62,21 +64,21 @@ def parse_object(text: str) -> dict[str | int, Any]:
 
 
 def render(value: Json, *, pretty: bool = True, ascii_only: bool = False) -> str:
-    """Return VALUE as RocketMQ 5.5.0 writes it; ASCII_ONLY escapes all else as `\\uXXXX`."""
+    """Return VALUE as RocketMQ 5.5.0 writes it; ASCII_ONLY escapes all other characters as `\\uXXXX`."""
     out: list[str] = []
     _render(out, value, 0 if pretty else None, _ESCAPED_ASCII if ascii_only else _ESCAPED)
     return "".join(out)
 
 
 def render_member(key: str, value: Json, level: int) -> str:
-    """Return the entry of KEY in a map at LEVEL of a pretty text (0: the document), without what stands around it."""
+    """Return the entry of KEY in a map at LEVEL of a pretty text (0: the document), without separators."""
     out = [_string(key, _ESCAPED) + ":"]
     _render(out, value, level + 1, _ESCAPED)
     return "".join(out)
 
 
 def render_numbers(key: str, numbers: "Mapping[int, int]", level: int) -> str:
-    """Return what `render_member` does of a map of NUMBERS, ten times as fast: tables of offsets have many."""
+    """Do the same as `render_member` for a map of NUMBERS, ten times as fast: tables of offsets have many."""
     line = "\n" + "\t" * (level + 2)
     items = ",".join([f"{line}{number}:{value}" for number, value in numbers.items()])
     return f"{_string(key, _ESCAPED)}:{{{items}{line[:-1] if items else ''}}}"
@@ -85,10 +87,10 @@ def render_numbers(key: str, numbers: "Mapping[int, int]", level: int) -> str:
 def pieces_with_members(
     head: "dict[str | int, Json]", maps: "Mapping[str, Iterable[str]]"
 ) -> Iterator[str]:
-    """Yield the document of HEAD, which has something, pretty, with MAPS behind it: by name, their members.
+    """Yield the document of HEAD, which must not be empty, pretty, followed by MAPS: by name, their members.
 
-    A member is what `render_member` returns at level 1. Tables may have 100,000: the text comes in pieces, so that no
-    step keeps other threads waiting for long.
+    A member is a result of `render_member` at level 1. Tables may have 100,000 members. The text is returned in pieces,
+    so that no step blocks other threads for long.
     """
     yield render(head).removesuffix("\n}")
     for name, members in maps.items():
@@ -115,7 +117,7 @@ def _no_constant(name: str) -> Json:
 
 
 def _resolve(value: Json, root: Json, depth: int) -> Json:
-    """Return VALUE with every `$ref` replaced by what it points at; a dangling one becomes `{}`."""
+    """Return VALUE with each `$ref` replaced by the value that it refers to; a dangling one becomes `{}`."""
     if depth > _NESTING_MAX:
         raise ValueError(f"nested deeper than {_NESTING_MAX} levels")
     if isinstance(value, list):
@@ -129,7 +131,7 @@ def _resolve(value: Json, root: Json, depth: int) -> Json:
 
 
 def _at(root: Json, path: str) -> Json:
-    """Follow PATH (`$.a.b`); names of a path may hold dots, so the longest name that exists is taken."""
+    """Return the value at PATH (`$.a.b`). Names in a path may have dots, so the longest existing name is used."""
     rest, here = path.removeprefix("$").removeprefix("."), root
     while rest:
         if not isinstance(here, dict):

@@ -1,8 +1,8 @@
-"""A log file as bytes: heads of records, found at any place, and the blank that closes a file.
+"""A log file as bytes: finding heads of records at any position, and the blank that closes a file.
 
-A file holds records end to end (proto/record.py). A head begins with i32 total size and i32 magic. No record covers the
+A file is a sequence of records (proto/record.py). A head begins with i32 total size and i32 magic. No record covers the
 last 8 bytes of a file. There, or where the next record does not fit, is a *blank*: i32 the rest of the file, i32
-CBD43194; the bytes after it mean nothing. Zeros end the log. Source: store-format.md §2.
+CBD43194; later bytes mean nothing. Zeros end the log. Source: store-format.md §2.
 
 The i64 at byte 28 of a record is its own log offset. A magic with that number is the head of a record: a body would
 have to contain the very offset at which it is stored. So a reader can begin anywhere, and can continue after damage.
@@ -20,9 +20,9 @@ from ...proto.record import LOG_OFFSET_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, Buff
 from ...proto.record_run import Bytes, Longs, RunColumns, parse_run
 
 _PAIR: Final = Struct(">ii")
-#: Bytes that stay free behind every record, and the size of the blank that closes a file.
+#: Bytes that stay free after every record, and the size of the blank that closes a file.
 BLANK_SIZE: Final = _PAIR.size
-#: Bytes that tell whether a record begins: up to the end of its own log offset.
+#: The bytes that show whether a record begins: up to the end of its own log offset.
 HEAD_BYTES: Final = LOG_OFFSET_AT + 8
 MAGIC_AT: Final = 4
 _FIRST_OF_MAGIC: Final = 0xDA
@@ -30,9 +30,9 @@ _FIRST_OF_MAGIC: Final = 0xDA
 MAGIC_PATTERN: Final = re.compile(b"\xda\xa3\x20[\xa7\xab]", re.DOTALL)
 
 
-#: (data, at=0): total size and magic of what stands at AT of DATA; `struct.error` if DATA ends there.
+#: (data, at=0): total size and magic at AT of DATA; `struct.error` if DATA ends there.
 size_and_magic: Final = _PAIR.unpack_from
-#: (data, at=0): the same, and the log offset that it says of itself; HEAD_BYTES must be there.
+#: (data, at=0): the same, and the log offset field; DATA must have HEAD_BYTES from AT on.
 record_head: Final = Struct(">ii20xq").unpack_from
 
 
@@ -43,25 +43,25 @@ def begins_record(data: Buffer, size: int) -> bool:
 
 
 def no_record(size: int, magic: int) -> str:
-    """Return the sentence that says what stands where no record does."""
-    return f"no record: size {size:,}, magic {magic & 0xFFFFFFFF:08X}"
+    """Return the error text for bytes that should be a record."""
+    return f"not a record: size {size:,}, magic {magic & 0xFFFFFFFF:08X}"
 
 
-def blank(room: int) -> bytes:
-    """Return the blank that closes a file with ROOM bytes left."""
-    return _PAIR.pack(room, MAGIC_BLANK)
+def blank(left: int) -> bytes:
+    """Return the blank that closes a file with LEFT bytes left."""
+    return _PAIR.pack(left, MAGIC_BLANK)
 
 
-def is_blank(data: Buffer, at: int, room: int, *, end: int | None = None) -> bool:
-    """Does the blank stand at AT of DATA, where ROOM bytes are left of the file? Nothing from END on is looked at."""
+def is_blank(data: Buffer, at: int, left: int, *, end: int | None = None) -> bool:
+    """Is there a blank at AT of DATA, where LEFT bytes are left of the file? Nothing from END on is read."""
     end = len(data) if end is None else end
-    return at + BLANK_SIZE <= end and _PAIR.unpack_from(data, at) == (room, MAGIC_BLANK)
+    return at + BLANK_SIZE <= end and _PAIR.unpack_from(data, at) == (left, MAGIC_BLANK)
 
 
 def placed_starts(data: Bytes, log_offset: int) -> Longs:
-    """Return the positions in DATA, whose first byte stands at LOG_OFFSET, at which a record says that it stands.
+    """Return the positions in DATA, the bytes at LOG_OFFSET of the log, where a record has its own log offset.
 
-    The whole head must be inside; nothing behind it is looked at.
+    The complete head must be inside DATA; nothing after it is checked.
     """
     count = len(data) - HEAD_BYTES + 1
     if count <= 0:
@@ -75,9 +75,9 @@ def placed_starts(data: Bytes, log_offset: int) -> Longs:
 
 
 def find_run(data: Bytes, log_offset: int) -> RunColumns:
-    """Return the columns of all whole, well-formed records in DATA that stand where they say, in order.
+    """Return the columns of all complete, well-formed records in DATA with their own log offsets, in order.
 
-    DATA begins at LOG_OFFSET of the log; starts count from the beginning of DATA. Between two records may be a gap.
+    DATA begins at LOG_OFFSET of the log; starts count from the beginning of DATA. There may be gaps between records.
     """
     columns = parse_run(data, placed_starts(data, log_offset))
     if not columns.well_formed.all():
@@ -89,7 +89,7 @@ def find_run(data: Bytes, log_offset: int) -> RunColumns:
 
 
 def _outermost(starts: list[int], ends: list[int]) -> Longs:
-    """Return the rows that do not lie inside the record of a row before them."""
+    """Return the rows that are not inside the record of an earlier row."""
     rows: list[int] = []
     end = 0
     for row, start in enumerate(starts):
@@ -100,9 +100,9 @@ def _outermost(starts: list[int], ends: list[int]) -> Longs:
 
 
 def placed_record(view: memoryview, at: int, log_offset: int, *, end: int) -> RunColumns | None:
-    """Return the columns of the record at AT of VIEW whose lengths agree, and that says that it stands at LOG_OFFSET.
+    """Return the columns of the record at AT of VIEW, if its lengths are consistent and its log offset is LOG_OFFSET.
 
-    None if there is no such record. Its head must lie before END.
+    None if there is no such record. Its head must end before END.
     """
     if at + HEAD_BYTES > end or record_head(view, at)[2] != log_offset:
         return None

@@ -1,9 +1,9 @@
 """The entries of consume queues, and the units that extend them.
 
-Source: store-format.md §3, Apache 5.5.0's ConsumeQueue, BatchConsumeQueue and ConsumeQueueExt.
+Source: store-format.md §3; RocketMQ 5.5.0's ConsumeQueue, BatchConsumeQueue and ConsumeQueueExt.
 
-Plain queue, consumequeue/<topic>/<queue>/: an entry of 20 bytes for each message. Entry N, where N is the queue offset
-of the message, is at byte 20·N:
+Plain queue, consumequeue/<topic>/<queue>/: one entry of 20 bytes per message. Entry N, where N is the queue offset of
+the message, is at byte 20·N:
 
     0   8   log offset of the record
     8   4   size of the record
@@ -14,9 +14,9 @@ An entry is *valid* if its log offset is not negative and its size positive; a r
 (unused places are zero). If the first entry has a number above 0, *pre-blank* entries (log offset 0, size 2147483647,
 the rest 0) precede it from the start of the file on.
 
-Batch queue, batchconsumequeue/<topic>/<queue>/ (only topics with the attribute queue.type=BatchCQ): an entry of 46
-bytes for each *inner batch*, a record that holds many messages of one topic and queue. The entries are end to end, so
-their places do not tell queue offsets:
+Batch queue, batchconsumequeue/<topic>/<queue>/ (only topics with the attribute queue.type=BatchCQ): one entry of 46
+bytes per *inner batch*, a record with many messages of one topic and queue. The entries have no gaps, so their
+positions do not depend on queue offsets:
 
     0   20  as in a plain queue
     20  8   store time, ms
@@ -46,20 +46,20 @@ BATCH_ENTRY: Final = RowFormat(
     compacted="i",
     reserved="i",
 )
-#: consumequeue_ext/<topic>/<queue>/ (a Java broker with enableConsumeQueueExt): an entry may have an address instead
-#: of the tags code: −2^63 + the offset of a unit in that row of files. Values below the range of an i32 are addresses.
+#: consumequeue_ext/<topic>/<queue>/ (RocketMQ with enableConsumeQueueExt): an entry may have an address instead of
+#: the tags code: −2^63 + the offset of a unit in that sequence of files. Values below the i32 range are addresses.
 #: A unit:
 #:     0   2   size of the unit: 20 + that of the bit map
 #:     2   8   tags code (in SCHEDULE_TOPIC_XXXX the delivery time, ms)
 #:     10  8   store time, ms
-#:     18  2   size of the bit map, then the bit map: what Apache's broker found out about its filters
+#:     18  2   size of the bit map, then the bit map: the results of RocketMQ's filters
 EXTENSION_UNIT: Final = RowFormat(size="h", tags_code="q", store_ms="q", map_size="h")
 
-#: Topics of light queues begin so. Their entries point to records of other topics.
+#: The prefix of topics of light queues. Their entries point to records of other topics.
 LIGHT_PREFIX: Final = "%LMQ%"
-#: Size that a pre-blank entry has; no record is that large.
+#: The size in a pre-blank entry; no record is that large.
 PRE_BLANK_SIZE: Final = (1 << 31) - 1
-#: Of a batch entry whose queue is not compacted.
+#: The compacted offset in a batch entry of a queue that is not compacted.
 NOT_COMPACTED: Final = -1
 #: The highest address of an extension unit; everything above is a tags code.
 ADDRESS_MAX: Final = -(1 << 31) - 1
@@ -73,7 +73,7 @@ def entry_format(*, is_batch: bool) -> RowFormat:
 
 
 def names_record(entries: Rows) -> NDArray[np.bool_]:
-    """Tell which of ENTRIES, of either kind, name a record: not those that are unused or pre-blank."""
+    """Return which of ENTRIES, of either kind, point to a record: not unused or pre-blank ones."""
     sizes = entries["size"]
     named: NDArray[np.bool_] = (
         (entries["log_offset"] >= 0) & (sizes > 0) & (sizes != PRE_BLANK_SIZE)

@@ -1,26 +1,26 @@
-"""The files that make a store one of a replica set. Text; the first two are Apache's of controller mode.
+"""The files that make a store part of a replica set. Text; the first two are RocketMQ's of controller mode.
 
-epochFileCheckpoint, at the store's root: which master began to write where.
+epochFileCheckpoint, in the store's root: the start of each epoch in the log.
 
     3                 number of entries
-    1725254278        CRC-32 (31 bits) of all that follows, line ends included; 0: not to be compared
+    1725254278        CRC-32 (31 bits) of all that follows, line ends included; 0: do not compare
     1-0               epoch, and the log offset at which it begins; both ascend
-    …                 every line has its end; an epoch ends where the next begins, the last with the log
+    …                 each line has its end; an epoch ends where the next begins, the last with the log
 
-brokerIdentity, at the store's root, without a line end: `DefaultCluster#broker-a#1`, the id from 1 on, for good.
+brokerIdentity, in the store's root, without a line end: `DefaultCluster#broker-a#1`; the id, 1 or more, never changes.
 
-pocketmq/replica.json, ours, what this replica has to know after a restart:
+pocketmq/replica.json, PocketMQ's, the state of this replica for its next start:
 
     {"format":1,"epochSeen":7,"unclean":false,"synced":4096,"confirm":4096,"confirmEpoch":7,"bootId":"8c1f…",
      "storeId":"5a0e…"}
 
-    epochSeen  the highest epoch that it was ever told of; above 2147483646 it cannot be (see `has_epoch`)
-    unclean    it may lack what it once said it had
-    synced     so much of the log, at least, was on the device when this was written
-    confirm    what stands below may be seen by consumers, and is on all replicas that count
-    confirmEpoch  the epoch of the master that said so; 0, or missing: not known
+    epochSeen  the highest epoch that it has received; above 2147483646 it is impossible (see `has_epoch`)
+    unclean    it may lack records that it once acknowledged
+    synced     the log was on disk at least up to here when this was written
+    confirm    consumers may read everything before it; it is on all in-sync replicas
+    confirmEpoch  the epoch of the master that sent it; 0, or missing: not known
     bootId     of the machine's start in which it was written; "": unknown
-    storeId    drawn when the store began, by which processes on different stores are told apart; "": not yet
+    storeId    random, created with the store, to distinguish processes on different stores; "": not yet
 
 Errors are ValueError, one sentence without the file's name. Source: replication.md §4.3.
 """
@@ -42,9 +42,9 @@ IDENTITY_FILE: Final = "brokerIdentity"
 REPLICA_FILE: Final = "replica.json"
 
 _EPOCH_MAX: Final = 2**31 - 1
-#: The highest epoch behind which there is room for that of another master.
+#: The highest epoch that can be followed by another one.
 EPOCH_SEEN_MAX: Final = _EPOCH_MAX - 1
-#: What is read of the epoch that was seen, so that it can be repaired: 19 digits.
+#: The largest readable value of the epoch, so that a wrong one can be repaired: 19 digits.
 _READ_MAX: Final = 10**19 - 1
 _LONG_MAX: Final = 2**63 - 1
 _FORMAT: Final = 1
@@ -53,7 +53,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,19}")
 
 
 class BrokerIdentity(NamedTuple):
-    """Which broker the store is of: ID is the replica's in the set NAME."""
+    """The broker of a store: ID is the replica's in the set NAME."""
 
     cluster: str
     name: str
@@ -61,7 +61,7 @@ class BrokerIdentity(NamedTuple):
 
 
 class ReplicaNote(NamedTuple):
-    """What replica.json says."""
+    """The content of replica.json."""
 
     epoch_seen: int = 0
     unclean: bool = False
@@ -73,7 +73,7 @@ class ReplicaNote(NamedTuple):
 
     @property
     def has_epoch(self) -> bool:
-        """Can the epoch be? A set that had reached EPOCH_SEEN_MAX could elect no master any more.
+        """Is the epoch possible? A set that had reached EPOCH_SEEN_MAX could not elect a master any more.
 
         Earlier versions wrote such epochs when a malformed request named one.
         """
@@ -81,7 +81,7 @@ class ReplicaNote(NamedTuple):
 
 
 def render_epochs(epochs: EpochStarts) -> str:
-    """Return the text of epochFileCheckpoint. Raises ValueError for what could not be read back."""
+    """Return the text of epochFileCheckpoint. Raises ValueError for entries that could not be read back."""
     lines = "".join(f"{epoch}-{start}\n" for epoch, start in epochs)
     text = f"{len(epochs)}\n{_crc(lines)}\n{lines}"
     parse_epochs(text)
@@ -96,10 +96,10 @@ def parse_epochs(text: str) -> EpochStarts:
     count, crc = map(int, head)
     entries = [_entry(line) for line in lines]
     if len(entries) != count:
-        raise ValueError(f"it has {len(entries)} entries, and says {count}")
+        raise ValueError(f"it has {len(entries)} entries, but its first line says {count}")
     found = _crc("".join(f"{line}\n" for line in lines))
     if crc not in (0, found):
-        raise ValueError(f"the CRC of its entries is {found}, and it says {crc}")
+        raise ValueError(f"the CRC of its entries is {found}, but its second line says {crc}")
     for (epoch, start), (later, behind) in pairwise(entries):
         if later <= epoch or behind <= start:
             raise ValueError(f"epoch {later} from {behind} does not follow {epoch} from {start}")
@@ -110,17 +110,17 @@ def _entry(line: str) -> tuple[int, int]:
     match = _ENTRY.fullmatch(line)
     epoch, start = (int(match[1]), int(match[2])) if match else (-1, -1)
     if not (0 <= epoch <= _EPOCH_MAX and 0 <= start <= _LONG_MAX):
-        raise ValueError(f"{line[:40]!r} is no epoch and start, as 7-4096 is")
+        raise ValueError(f"{line[:40]!r} is not an epoch and its start, such as 7-4096")
     return epoch, start
 
 
 def _crc(lines: str) -> int:
-    """Return Apache's `UtilAll.crc32` of LINES."""
+    """Return the result of RocketMQ's `UtilAll.crc32` for LINES."""
     return zlib.crc32(lines.encode()) & 0x7FFFFFFF
 
 
 def render_identity(identity: BrokerIdentity) -> str:
-    """Return the text of brokerIdentity. Raises ValueError for what could not be read back."""
+    """Return the text of brokerIdentity. Raises ValueError for an identity that could not be read back."""
     text = "#".join(map(str, identity))
     if parse_identity(text) != identity:
         raise ValueError(f"{text[:80]!r} would be read as another identity")
@@ -128,15 +128,17 @@ def render_identity(identity: BrokerIdentity) -> str:
 
 
 def parse_identity(text: str) -> BrokerIdentity:
-    """Return what brokerIdentity says."""
+    """Return the content of brokerIdentity."""
     parts = text.strip().split("#")
     if len(parts) != 3 or not all(parts) or not _NUMBER.fullmatch(parts[2]):
-        raise ValueError(f"{text[:80]!r} is not cluster#broker#id, as DefaultCluster#broker-a#1 is")
+        raise ValueError(
+            f"{text[:80]!r} is not cluster#broker#id, such as DefaultCluster#broker-a#1"
+        )
     return BrokerIdentity(parts[0], parts[1], int(parts[2]))
 
 
 def render_note(note: ReplicaNote) -> str:
-    """Return the text of replica.json. Raises ValueError for what could not be read back."""
+    """Return the text of replica.json. Raises ValueError for values that could not be read back."""
     fields = {
         "format": _FORMAT,
         "epochSeen": note.epoch_seen,
@@ -155,13 +157,13 @@ def render_note(note: ReplicaNote) -> str:
 
 
 def parse_note(text: str) -> ReplicaNote:
-    """Return what replica.json says."""
+    """Return the content of replica.json."""
     fields = json.loads(text)
     if not isinstance(fields, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     if fields.get("format") != _FORMAT:
         raise ValueError(
-            f'"format" is {fields.get("format")!r:.40}, and this program knows {_FORMAT}'
+            f'"format" is {fields.get("format")!r:.40}, but this version knows only {_FORMAT}'
         )
     unclean, boot_id = fields.get("unclean"), fields.get("bootId")
     if not isinstance(unclean, bool):

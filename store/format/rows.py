@@ -1,4 +1,4 @@
-"""Rows of fixed fields end to end, big-endian: read one by one as tuples, or many at once as columns."""
+"""Rows of fixed fields without gaps, big-endian: read one by one as tuples, or many at once as columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...proto.record import Buffer
 
-#: Rows as numpy holds them, by field; over the bytes that they were read from.
+#: Rows as a structured array, over the bytes that they were read from.
 Rows = NDArray[Any]
 
 _TYPES: Final = {"h": ">i2", "i": ">i4", "q": ">i8"}
@@ -19,9 +19,9 @@ _TYPES: Final = {"h": ">i2", "i": ">i4", "q": ">i8"}
 class RowFormat:
     """A row of FIELDS in their order, each "h", "i" or "q": a signed integer of 2, 4 or 8 bytes.
 
-    size: bytes of a row;  dtype: what numpy calls it.
-    pack(*values): return the row of VALUES;  write(buffer, at, *values): put it at AT of BUFFER;
-    read(buffer, at=0): return the values of the row at AT of BUFFER. All raise `struct.error` for what does not fit.
+    size: bytes of one row;  dtype: its numpy type.
+    pack(*values): return the row of VALUES;  write(buffer, at, *values): write it at AT of BUFFER;
+    read(buffer, at=0): return the values of the row at AT of BUFFER. All raise `struct.error` if they do not fit.
     """
 
     __slots__ = ("dtype", "pack", "read", "size", "write")
@@ -37,15 +37,15 @@ class RowFormat:
         self.write = one.pack_into
 
     def columns(self, data: Buffer, count: int | None = None, *, at: int = 0) -> Rows:
-        """Return COUNT rows from position AT of DATA (None: all that are whole there), without a copy."""
+        """Return COUNT rows from position AT of DATA (None: all complete ones), without a copy."""
         count = (len(data) - at) // self.size if count is None else count
         rows: Rows = np.frombuffer(data, self.dtype, count, at)
         return rows
 
     def none(self) -> Rows:
-        """Return no rows."""
+        """Return an empty array of rows."""
         return np.empty(0, self.dtype)
 
     def zeros(self, count: int) -> Rows:
-        """Return COUNT new rows of zeros, to be filled in."""
+        """Return COUNT new rows of zeros."""
         return np.zeros(count, self.dtype)

@@ -1,9 +1,8 @@
-"""The tables in a store's config files: topics, groups, consumer offsets, delivery progress of delays.
+"""The tables in a store's configuration files: topics, groups, consumer offsets, delivery progress of delays.
 
-Plain values with a pure `parse_…(text)` (ValueError says which field is wrong) and a pure `render_…(table)` that
-gives the bytes of RocketMQ 5.5.0: beans alphabetical, maps in the order of the table. Names, defaults and
-meaning of the fields are Apache's (store-format §6). Counters of a `DataVersion` stay below 2**31, which
-RocketMQ 5.4.0 needs.
+Plain values with a `parse_…(text)` (ValueError names the wrong field) and a `render_…(table)` that returns the bytes of
+RocketMQ 5.5.0: objects alphabetical, maps in the order of the table. Names, defaults and meaning of the fields are
+RocketMQ's (store-format §6). Counters of a `DataVersion` stay below 2**31, which RocketMQ 5.4.0 needs.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from .beans import (
 from .java_json import Json, render
 
 COUNTER_MAX: Final = INT_MAX
-#: Milliseconds of the year 4199. A version is counted on from what the file says, and travels as 16 bits more.
+#: Milliseconds of the year 4199. Times in files are limited to it, because they are sent with 16 more bits.
 _INSTANT_MAX_MS: Final = 1 << 46
 
 
@@ -42,7 +41,7 @@ class DataVersion:
     timestamp_ms: int = 0
 
     def next(self, now_ms: int) -> DataVersion:
-        """Return the version after one more change, made at NOW_MS: a later one, also where the clock was set back."""
+        """Return the version after a change at NOW_MS. Its time is later, even if the clock was set back."""
         counter = (self.counter + 1) & COUNTER_MAX
         least_ms = self.timestamp_ms + (counter & 0xFFFF == 0)
         return replace(self, counter=counter, timestamp_ms=max(now_ms, least_ms))
@@ -58,7 +57,7 @@ class DataVersion:
         )
 
     def to_json(self) -> Json:
-        """Return the bean that Apache writes."""
+        """Return the object that RocketMQ writes."""
         return {
             "counter": self.counter,
             "stateVersion": self.state_version,
@@ -80,7 +79,7 @@ class TopicConfig:
     attributes: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> Json:
-        """Return the bean that Apache writes."""
+        """Return the object that RocketMQ writes."""
         return {
             "attributes": cast(Json, self.attributes),
             "order": self.order,
@@ -95,7 +94,7 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """One subscription group; RETRY_POLICY and SUBSCRIPTIONS are kept as Apache's own beans."""
+    """One subscription group; RETRY_POLICY and SUBSCRIPTIONS are stored as RocketMQ's own objects."""
 
     name: str
     consume_enable: bool = True
@@ -114,7 +113,7 @@ class GroupConfig:
     attributes: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> Json:
-        """Return the bean that Apache writes."""
+        """Return the object that RocketMQ writes."""
         bean: Object = {
             "attributes": cast(Json, self.attributes),
             "brokerId": self.broker_id,
@@ -138,7 +137,7 @@ class GroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class UnreadEntry:
-    """An entry that cannot be read: its BEAN as the file has it, and why. The others of its table count."""
+    """An entry that cannot be read: its BEAN as in the file, and the reason. Other entries are not affected."""
 
     bean: Json
     reason: str
@@ -146,7 +145,7 @@ class UnreadEntry:
 
 @dataclass(frozen=True, slots=True)
 class TopicTable:
-    """topics.json: every topic by name."""
+    """topics.json: all topics by name."""
 
     version: DataVersion = field(default_factory=DataVersion)
     topics: dict[str, TopicConfig] = field(default_factory=dict)
@@ -155,7 +154,7 @@ class TopicTable:
 
 @dataclass(frozen=True, slots=True)
 class GroupTable:
-    """subscriptionGroup.json: every group by name, and FORBIDDEN bits by group and topic."""
+    """subscriptionGroup.json: all groups by name, and FORBIDDEN bits by group and topic."""
 
     version: DataVersion = field(default_factory=DataVersion)
     groups: dict[str, GroupConfig] = field(default_factory=dict)
@@ -186,7 +185,7 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class TableEntries(Generic[E]):
-    """A file of many entries: its version, the entries by name, those that cannot be READ, and its other maps."""
+    """A file of many entries: its version, the entries by name, the unreadable ones, and its other maps."""
 
     version: DataVersion
     entries: dict[str, E]
@@ -196,19 +195,19 @@ class TableEntries(Generic[E]):
 
 @dataclass(frozen=True, slots=True)
 class TableForm(Generic[E]):
-    """How a file of many entries looks: its map MEMBERS, and what makes an entry of a name and its bean."""
+    """The form of a file of many entries: its map MEMBERS, and what creates an entry from a name and its object."""
 
     members: str
     entry: Callable[[str, Object], E]
-    #: The other maps in it, which stay as they are.
+    #: The other maps in it, which are not changed.
     others: tuple[str, ...] = ()
 
     def parse(self, text: str) -> TableEntries[E]:
-        """Return what TEXT says."""
+        """Return the entries in TEXT."""
         return self.read(document_of(text))
 
     def read(self, document: Object) -> TableEntries[E]:
-        """Return what DOCUMENT says; of an empty one an empty table. An entry that cannot be read harms no other."""
+        """Return the entries in DOCUMENT, which may be empty. An unreadable entry does not affect others."""
         entries: dict[str, E] = {}
         unread: dict[str, UnreadEntry] = {}
         for name, bean in object_field(document, self.members).items():
@@ -274,7 +273,7 @@ def parse_consumer_offsets(text: str) -> ConsumerOffsets:
 
 
 def render_consumer_offsets(table: ConsumerOffsets) -> str:
-    """Return TABLE as 5.5.0 writes it, with the topics of each group, which Apache derives and ignores on reading."""
+    """Return TABLE as 5.5.0 writes it, with the topics of each group, which RocketMQ ignores when it reads them."""
     return render(
         {
             "dataVersion": table.version.to_json(),
@@ -309,14 +308,14 @@ def render_delay_offsets(table: DelayOffsets) -> str:
 
 @dataclass(slots=True)
 class TimedCount:
-    """How many timed messages of one topic wait, and when that changed."""
+    """The number of scheduled messages of one topic, and the time of its last change."""
 
     count: int
     changed_ms: int
 
 
 def parse_timer_metrics(text: str) -> tuple[DataVersion, dict[str, TimedCount]]:
-    """Return version and counts by topic in TEXT, of config/timermetrics; ValueError for something else."""
+    """Return version and counts by topic in TEXT of config/timermetrics; ValueError for any other text."""
     document = document_of(text)
     counts = {
         str(topic): TimedCount(
@@ -329,12 +328,12 @@ def parse_timer_metrics(text: str) -> tuple[DataVersion, dict[str, TimedCount]]:
 
 
 def render_timer_metrics(version: DataVersion, counts: dict[str, TimedCount]) -> str:
-    """Return the one line of config/timermetrics, everything but ASCII as \\uXXXX:
+    """Return the one line of config/timermetrics, with all but ASCII as \\uXXXX:
 
     {"dataVersion":{"counter":39,"stateVersion":0,"timestamp":…},"timingCount":{"T":{"count":9,"timeStamp":…}}}
 
-    Less than 0 is what a kill makes of a count that lost the last second's changes: it is written as 0, as Apache keeps
-    for a topic that has none left.
+    A count below 0 results from a kill that lost the changes of the last second. It is written as 0, the value that
+    RocketMQ keeps for a topic without scheduled messages.
     """
     beans: Object = {
         topic: {"count": min(max(found.count, 0), COUNTER_MAX), "timeStamp": found.changed_ms}
@@ -361,13 +360,13 @@ def _offsets(bean: Object) -> dict[int, int]:
     offsets = int_map(bean)
     for queue in offsets:
         if not 0 <= queue < 1 << 31:
-            raise ValueError(f"there can be no queue {queue}")
+            raise ValueError(f"queue {queue} is impossible")
     return offsets
 
 
 def _topic(name: str, bean: Object) -> TopicConfig:
     return TopicConfig(
-        name=name,  # The broker goes by the key, whatever `topicName` says.
+        name=name,  # The broker uses the key, whatever `topicName` contains.
         read_queues=int_field(bean, "readQueueNums", 16),
         write_queues=int_field(bean, "writeQueueNums", 16),
         permission=int_field(bean, "perm", 6),

@@ -1,4 +1,4 @@
-"""The bytes of the journal of tables and of its snapshots. Pure.
+"""The bytes of the journal of tables and of its snapshots.
 
 All numbers are big-endian.
 
@@ -8,7 +8,7 @@ All numbers are big-endian.
     section  u8 table  u8 flags  u32 size of the entries  u64 needs  [flag 1: i64 counter, i64 state, i64 ms]  entries
     entry    u8 op  u16 key size  u32 value size  key  value
 
-    1 put   2 drop   3 scope: the entries behind it belong to it   4 clear: drop all of a scope   5 clear all: drop all
+    1 put   2 drop   3 scope: later entries belong to it   4 clear: drop all of a scope   5 clear all: drop all
 
 Sizes let a reader skip tables and operations it does not know. Table 0 belongs to the journal itself:
 
@@ -63,9 +63,9 @@ class TableVersion(NamedTuple):
 
 
 class LogNote(NamedTuple):
-    """The log reached to LOG_END in the run BOOT_ID of the machine; TAIL is the CRC of its last bytes.
+    """The log reached to LOG_END during the boot BOOT_ID of the machine; TAIL is the CRC of its last bytes.
 
-    IS_START: so a process found it, which may have lost bytes behind LOG_END that the process before had.
+    IS_START: a process found this at its start. It may have lost bytes after LOG_END that the previous process had.
     """
 
     boot_id: bytes
@@ -81,7 +81,7 @@ class LossNote(NamedTuple):
 
 
 class ClockReading(NamedTuple):
-    """At the instant NOW_MS of the process the wall clock showed UNIX_MS."""
+    """At the instant NOW_MS of the process, the wall clock was at UNIX_MS."""
 
     now_ms: int
     unix_ms: int
@@ -102,7 +102,7 @@ Note = LogNote | LossNote | ClockReading | TableName | EndNote
 
 
 class Section(NamedTuple):
-    """ENTRIES of one table, true only if the log reaches to NEEDS."""
+    """ENTRIES of one table. They are valid only if the log reaches to NEEDS."""
 
     table: int
     needs: int
@@ -119,14 +119,11 @@ class TableEntry(NamedTuple):
 
 
 class FrameGap(NamedTuple):
-    """BYTES of a file, at AT, that are no frame; IS_TORN: no frame follows them."""
+    """BYTES of a file, at AT, that are not a frame; IS_TORN: no frame follows them."""
 
     at: int
     bytes: int
     is_torn: bool
-
-
-# --- writing
 
 
 def head(kind: int, number: int) -> bytes:
@@ -135,7 +132,7 @@ def head(kind: int, number: int) -> bytes:
 
 
 def frame(sequence: int, content: bytes) -> bytes:
-    """Return the frame of CONTENT, which is sections."""
+    """Return the frame of CONTENT, a sequence of sections."""
     guarded = _GUARDED.pack(len(content), sequence)
     crc = zlib.crc32(content, zlib.crc32(guarded))
     return _FRAME.pack(_FRAME_MAGIC, len(content), sequence, crc) + content
@@ -154,7 +151,7 @@ def entry(op: int, key: bytes = b"", value: bytes = b"") -> bytes:
     """Return the entry of operation OP. Raises InvalidArgument for a key that is too long."""
     if len(key) > KEY_BYTES_MAX:
         raise InvalidArgument(
-            f"key of {len(key):,} bytes: the limit is {KEY_BYTES_MAX:,}. Use a shorter name.",
+            f"key of {len(key):,} bytes, the limit is {KEY_BYTES_MAX:,}: use a shorter name",
             field="key",
             limit=KEY_BYTES_MAX,
             value=len(key),
@@ -179,9 +176,6 @@ def _note(said: Note) -> bytes:
     return entry(_END)
 
 
-# --- reading
-
-
 def number_of(data: bytes, kind: int) -> int | None:
     """Return the number of the file DATA of KIND; None if this version cannot read it."""
     if len(data) < HEAD_BYTES:
@@ -191,7 +185,7 @@ def number_of(data: bytes, kind: int) -> int | None:
 
 
 def frames(data: bytes, gaps: list[FrameGap]) -> Iterator[tuple[int, bytes]]:
-    """Yield (sequence, content) of each sound frame of the file DATA; add the bytes between them to GAPS."""
+    """Yield (sequence, content) of each valid frame of the file DATA; add the bytes between them to GAPS."""
     at = HEAD_BYTES
     while at < len(data):
         found = _sound(data, at)
@@ -210,7 +204,7 @@ def frames(data: bytes, gaps: list[FrameGap]) -> Iterator[tuple[int, bytes]]:
 
 
 def _sound(data: bytes, at: int) -> tuple[int, bytes] | None:
-    """Return sequence and content of the frame at AT; None if there is no sound one."""
+    """Return sequence and content of the frame at AT; None if there is no valid one."""
     if len(data) - at < FRAME_HEAD_BYTES or not data.startswith(_FRAME_MAGIC, at):
         return None
     _, size, sequence, crc = _FRAME.unpack_from(data, at)
@@ -232,7 +226,7 @@ def _next_sound(data: bytes, at: int) -> int | None:
 
 
 def sections(content: bytes) -> Iterator[Section]:
-    """Yield the sections of a frame. Raises ValueError for bytes that no version 1 wrote."""
+    """Yield the sections of a frame. Raises ValueError for bytes that are not of version 1."""
     at = 0
     while at < len(content):
         table, flags, size, needs = _unpacked(_SECTION, content, at)
@@ -242,26 +236,26 @@ def sections(content: bytes) -> Iterator[Section]:
             version = TableVersion(*_unpacked(_VERSION, content, at))
             at += _VERSION.size
         if size > len(content) - at:
-            raise ValueError(f"a section of {size:,} bytes ends behind its frame")
+            raise ValueError(f"a section of {size:,} bytes ends after its frame")
         yield Section(table, needs, version, content[at : at + size])
         at += size
 
 
 def entries(data: bytes) -> Iterator[TableEntry]:
-    """Yield the entries of a section. Raises ValueError for bytes that no version 1 wrote."""
+    """Yield the entries of a section. Raises ValueError for bytes that are not of version 1."""
     at = 0
     while at < len(data):
         op, key_size, value_size = _unpacked(_ENTRY, data, at)
         middle = at + _ENTRY.size + key_size
         end = middle + value_size
         if end > len(data):
-            raise ValueError(f"an entry of {end - at:,} bytes ends behind its section")
+            raise ValueError(f"an entry of {end - at:,} bytes ends after its section")
         yield TableEntry(op, data[middle - key_size : middle], data[middle:end])
         at = end
 
 
 def notes_in(data: bytes) -> Iterator[Note]:
-    """Yield the notes that the entries DATA of the journal's own table say; unknown ones are skipped."""
+    """Yield the notes in the entries DATA of the journal's own table; unknown ones are skipped."""
     for op, _, value in entries(data):
         if op in (_OPENED, _LOG_MARK):
             boot_id, log_end, tail = _unpacked(_MARK_FORM, value, 0)

@@ -13,7 +13,7 @@ Records never cross files. Big-endian:
     40  i32  Java hash of the real topic, 0 for none
     44  i64  0
 
-A file without room for a record and 16 bytes more ends in a blank: i32 the rest of the file, i64 0, i32 CBD43194.
+A file without space for a record and 16 bytes more ends in a blank: i32 the rest of the file, i64 0, i32 CBD43194.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ RECORD: Final = RowFormat(
     reserved="q",
 )
 RECORD_SIZE: Final = RECORD.size
-#: Size of a record and position of the one in front of it.
+#: Size of a record and position of the previous one.
 LINK: Final = RowFormat(size="i", previous="q")
 _HEAD: Final = RowFormat(size="i", previous="q", magic="i")
-#: Log offset and size of the message, from MESSAGE_AT of a record on.
+#: Log offset and size of the message, at MESSAGE_AT of a record.
 MESSAGE: Final = RowFormat(log_offset="q", size="i")
 MESSAGE_AT: Final = 28
 BLANK_SIZE: Final = _HEAD.size
@@ -51,7 +51,7 @@ BITS: Final = 0xF
 ORDINARY: Final = 1
 ROLL: Final = 2
 DELETE: Final = 4
-#: No record in front of it.
+#: There is no previous record.
 NONE: Final = -1
 
 
@@ -85,7 +85,7 @@ class TimerBlank:
 
 
 def records(data: memoryview, start: int) -> Iterator[TimerRecord | TimerBlank]:
-    """Yield what stands in DATA, the used bytes of the file that begins at START; a blank is the last."""
+    """Yield the records in DATA, the used bytes of the file that begins at START; a blank is the last item."""
     for at in range(0, len(data) - RECORD_SIZE + 1, RECORD_SIZE):
         size, _, magic = _HEAD.read(data, at)
         if magic == MAGIC_BLANK:
@@ -100,14 +100,14 @@ def sound_rows(rows: Rows) -> NDArray[np.bool_]:
     return sound
 
 
-def blank(room: int) -> bytes:
-    """Return the blank that closes a file with ROOM bytes left."""
-    return _HEAD.pack(room, 0, MAGIC_BLANK)
+def blank(left: int) -> bytes:
+    """Return the blank that closes a file with LEFT bytes left."""
+    return _HEAD.pack(left, 0, MAGIC_BLANK)
 
 
-def is_blank(data: Buffer, at: int, room: int) -> bool:
-    """Does the blank stand at AT of DATA, where ROOM bytes are left of the file?"""
+def is_blank(data: Buffer, at: int, left: int) -> bool:
+    """Is there a blank at AT of DATA, where LEFT bytes are left of the file?"""
     if at + BLANK_SIZE > len(data):
         return False
     size, _, magic = _HEAD.read(data, at)
-    return bool(magic == MAGIC_BLANK and size == room)
+    return bool(magic == MAGIC_BLANK and size == left)

@@ -1,4 +1,4 @@
-"""The timer wheel: which messages are due when. Source: store-format.md §7.2.
+"""The timer wheel: the messages that are due at each time. Source: store-format.md §7.2.
 
 File `timerwheel`: one slot for each unit of precision (seconds by default) of two weeks, 2 × 7 × 86,400 slots of 32
 bytes, 38,707,200 bytes whatever the precision. Slot number = (due time / precision) mod 1,209,600. Big-endian:
@@ -41,14 +41,14 @@ class Slot:
 
 
 class TimerWheel:
-    """The used slots of a wheel, by number; in memory, changes are never written back."""
+    """The used slots of a wheel, by number; in memory. Changes are never written back."""
 
     def __init__(self, slots: dict[int, Slot] | None = None) -> None:
         self.slots = {} if slots is None else slots
 
     @classmethod
     def parse(cls, data: memoryview) -> TimerWheel:
-        """Return the wheel in DATA, which has WHEEL_SIZE bytes; some 20 ms."""
+        """Return the wheel in DATA, which must have WHEEL_SIZE bytes; takes about 20 ms."""
         rows = SLOT.columns(data, SLOTS)
         slots: dict[int, Slot] = {}
         for start in range(0, SLOTS, _ROWS_AT_ONCE):
@@ -62,7 +62,7 @@ class TimerWheel:
         return time % SLOTS
 
     def set_last(self, time: int, position: int) -> None:
-        """Make POSITION the newest record of the slot of TIME; a slot of another round begins anew with it."""
+        """Make POSITION the newest record of the slot of TIME; a slot of another round starts again with it."""
         number = self.number_of(time)
         slot = self.slots.get(number)
         if slot is None:

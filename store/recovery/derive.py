@@ -1,10 +1,9 @@
-"""Rebuilding queues and index from the log.
+"""Rebuilds queues and index from the log.
 
-A queue is compared with all records of the log entry by entry (queue_faults.py). It matches if each record that has a
-place in the queue has its entry there, with its log offset and size. A queue that is only too short is continued. One
-with a mismatch or a missing file in the middle is rebuilt. Light queues (%LMQ%) are left as they are. Damaged index
-files, all later ones, and all after a missing one are rebuilt. Queue offsets of damaged records are not reused
-(`ConsumeQueue.put`).
+A queue is compared with all records of the log, entry by entry (queue_faults.py). It matches if each of its records has
+its entry, with its log offset and size. A queue that is only too short is continued. One with a mismatch, or with a
+missing file in the middle, is rebuilt. Light queues (%LMQ%) are not changed. Damaged index files, all later ones, and
+all after a missing one are rebuilt. Queue offsets of damaged records are not reused (`ConsumeQueue.put`).
 
 After an unclean stop, data newer than the last verified point (verified.py) may be only partly on disk. So the index is
 cut back to that point and completed, and the newest entry of each queue is rebuilt.
@@ -44,11 +43,11 @@ _NO_RECORDS: Final = QueueRecords()
 
 
 class ContradictionFound(Exception):
-    """Queues or index contradict the newer part of the log, or themselves: the whole log has to be read."""
+    """Queues or index contradict the newer part of the log, or themselves: the whole log must be read."""
 
 
 class Derivation:
-    """Compares and completes queues and index of one store from FILES: the whole log, or what is newer than KNOWN."""
+    """Compares and completes queues and index of one store from FILES: the whole log, or the part newer than KNOWN."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class Derivation:
         known: Verified | None,
         changed: Collection[Queue],
     ) -> None:
-        """FINDINGS gets what is found. The entries of the queues CHANGED are not those that were verified."""
+        """FINDINGS gets the findings. The entries of the queues CHANGED differ from the verified ones."""
         self._changed = set(changed)
         self._parts = parts
         self._queues = parts.queues
@@ -72,14 +71,14 @@ class Derivation:
         self._redone = 0
         self._records: dict[Name, QueueRecords] = {}
         self._voided: dict[Name, int] = {}
-        #: Where queues ended that are made again.
+        #: The old ends of queues that are rebuilt.
         self._ends: dict[Name, int] = {}
 
     def derive(self, voided: Iterable[Record]) -> None:
-        """Do all of it; VOIDED are records that were damaged.
+        """Do all steps; VOIDED are records that were damaged.
 
-        Raises ContradictionFound, unless the log is read as a whole, before anything is cut but what is newer than
-        was verified.
+        Raises ContradictionFound, unless the whole log is read. Until then only data that is newer than the verified
+        state was cut.
         """
         log_end = self._parts.log.max_offset
         cut = self._queues.truncate(log_end)
@@ -106,7 +105,7 @@ class Derivation:
         self._note_holes()
 
     def _collect(self, number: int, scanned: ScannedFile) -> None:
-        """Remember which records of a file are of which queue."""
+        """Remember which records of a file belong to which queue."""
         columns = scanned.columns
         queued = np.flatnonzero(is_served(columns.sys_flag))
         for topic, queue, rows in by_queue(scanned.file.data, columns, queued):
@@ -120,7 +119,7 @@ class Derivation:
 
     def _keep_number(self, topic: str, queue: int, number: int) -> None:
         if not 0 <= number <= QUEUE_OFFSET_MAX:
-            return  # The number is what was damaged.
+            return  # The queue offset itself was damaged.
         self._voided[topic, queue] = max(number, self._voided.get((topic, queue), -1))
 
     def _drop_newest(self) -> None:
@@ -146,7 +145,7 @@ class Derivation:
         if is_older or not queue.files.files or queue.topic.startswith(LIGHT_PREFIX):
             return
         if queue in self._changed:
-            fault: str | None = "entries are not as they were at the last clean stop"
+            fault: str | None = "entries are not the same as at the last clean stop"
         elif isinstance(queue, ConsumeQueue):
             fault = plain_fault(queue, found, self._parts.log, read_from)
         else:
@@ -156,15 +155,13 @@ class Derivation:
         if not self._whole:
             raise ContradictionFound
         count = sum(map(len, found.numbers))
-        self._note(
-            FindingKind.REBUILT, queue.files.folder, f"{fault}: made again from the log", count
-        )
+        self._note(FindingKind.REBUILT, queue.files.folder, f"{fault}: rebuilt from the log", count)
         self._ends[queue.topic, queue.queue] = queue.max_offset
         self._keep_number(queue.topic, queue.queue, queue.max_offset - 1)
         queue.destroy()
 
     def _dispatch(self, index_from: int) -> None:
-        """Enter what is missing; what is known is left out before any costly look at properties."""
+        """Enter missing records; known ones are left out before any costly look at properties."""
         lacking = self._lacking()
         added = misplaced = 0
         for number, scanned in enumerate(self._files):
@@ -179,15 +176,15 @@ class Derivation:
                 added += placed.added
                 misplaced += placed.misplaced
         if added > self._redone:
-            why = "missing entries were made again from the log"
+            why = "missing entries were rebuilt from the log"
             self._note(FindingKind.REBUILT, "consumequeue", why, added - self._redone)
 
         if misplaced:
-            why = "numbers contradict those around them: these records are in no queue"
+            why = "queue offsets contradict those around them: these records are in no queue"
             self._note(FindingKind.NOTED, "commitlog", why, misplaced)
 
     def _note_beyond_topics(self) -> None:
-        """Note the queues that are new, and more than their topic has: no CRC covers the number of a queue."""
+        """Note new queues with a higher number than their topic has: no CRC covers the queue id of a record."""
         new = [name for name in self._records if self._queue(name) is None]
         config = self._parts.config
         topics = stored_topics(self._parts.disk, config.state_folder) if new else {}
@@ -200,7 +197,7 @@ class Derivation:
                 self._note(FindingKind.NOTED, config.log_folder, why, records)
 
     def _lacking(self) -> dict[int, Rows]:
-        """Return, by number of the file, the records that their queues do not reach."""
+        """Return, by number of the file, the records that are after the end of their queues."""
         ends = {(one.topic, one.queue): one.max_log_end for one in self._queues}
         missing: dict[int, list[Rows]] = {}
         for name, found in self._records.items():
@@ -229,7 +226,7 @@ class Derivation:
                     self._note(FindingKind.HOLE, queue.files.folder, why, offset=begin)
 
     def _index_begin(self) -> int:
-        """Bring the index to a sound state; return the log offset from which on it lacks records."""
+        """Bring the index to a valid state; return the log offset from which on it lacks records."""
         index = self._parts.index
         if index is None:
             return 0
@@ -241,18 +238,18 @@ class Derivation:
             self._restore(index, self._known)
         cut = index.truncate(self._parts.log.max_offset)
         if cut:
-            why = f"index entries of records that are gone: {cut:,}"
+            why = f"index entries of deleted records: {cut:,}"
             self._note(FindingKind.CUT, index.folder, why)
         if self._whole:
             self._drop_incomplete(index)
         if not index.files:
             return 0
-        # The newest record may have got some of its keys only; the index enters those that it lacks.
+        # The newest record may have only some of its keys; the index enters the missing ones.
         end = index.end_log_offset
         return end + 1 if index.files[-1].is_full and self._is_indexed(index, end) else end
 
     def _is_indexed(self, index: MessageIndex, log_offset: int) -> bool:
-        """Has the record at LOG_OFFSET, the newest in INDEX, all its keys? Entering them again may make a file."""
+        """Are all keys of the record at LOG_OFFSET, the newest in INDEX, there? (Entering them may create a file.)"""
         for scanned in self._files:
             rows = np.flatnonzero(scanned.log_offsets == log_offset)
             if len(rows):
@@ -260,7 +257,7 @@ class Derivation:
         return False
 
     def _restore(self, index: MessageIndex, known: Verified) -> None:
-        """Cut INDEX back to what was verified: of what is newer anything may be missing after a power cut."""
+        """Cut INDEX back to the verified state: of newer data, any part may be missing after a power cut."""
         try:
             index.restore(known.index_headers())
             index.check()
@@ -286,7 +283,7 @@ class Derivation:
             if header.next_entry <= 1:
                 continue
             if self._keyed_between(covered, header.begin_log_offset):
-                why = f"keys of records before {header.begin_log_offset:,} are missing, a file is gone"
+                why = f"keys of records before {header.begin_log_offset:,} are missing, because a file is"
                 self._note(FindingKind.REBUILT, index.folder, why)
                 if covered < 0:
                     index.delete_all()

@@ -1,4 +1,4 @@
-"""How the entries of a queue contradict the records of the log."""
+"""Finds contradictions between the entries of a queue and the records of the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Rows = NDArray[np.intp]
 
 @dataclass(slots=True)
 class QueueRecords:
-    """The records of one queue in order of the log, one array for each log file: numbers are queue offsets."""
+    """The records of one queue in order of the log, one array per log file; numbers are queue offsets."""
 
     files: list[int] = field(default_factory=list)
     rows: list[NDArray[np.int32]] = field(default_factory=list)
@@ -60,9 +60,9 @@ class QueueRecords:
 def plain_fault(
     queue: ConsumeQueue, records: QueueRecords, log: CommitLog, read_from: int
 ) -> str | None:
-    """Return how the entries of QUEUE contradict RECORDS; None if there is nothing but missing ones at its end.
+    """Return how the entries of QUEUE contradict RECORDS; None if only entries at its end are missing.
 
-    RECORDS are all that the LOG holds from log offset READ_FROM on.
+    RECORDS are all those in the LOG from log offset READ_FROM on.
     """
     if not records.files:
         nothing = np.zeros(0, np.int64)
@@ -73,7 +73,7 @@ def plain_fault(
         return _STRANGERS if any(strange) else None
     numbers, offsets, sizes = records.joined()
     if not (numbers[1:] > numbers[:-1]).all():
-        return None  # Numbering that restarts, or repeats numbers: ConsumeQueue.put decides.
+        return None  # Queue offsets that restart or repeat: ConsumeQueue.put decides.
     claimed = np.zeros(len(numbers), np.bool_)
     for file in queue.files.files:
         entries = queue.all_of(file)
@@ -81,7 +81,7 @@ def plain_fault(
         low, high = np.searchsorted(numbers, (first, first + len(entries)))
         places = numbers[low:high] - first
         if not same_place(entries[places], offsets[low:high], sizes[low:high]).all():
-            return "entries point elsewhere than to their records"
+            return "entries do not point to their records"
         edges = (
             int(offsets[low - 1]) if low else -1,
             int(offsets[high]) if high < len(offsets) else -1,
@@ -95,7 +95,7 @@ def plain_fault(
     if int(numbers[lacking[0]]) < queue.max_offset:
         return "entries of records in the log are missing in the middle"
     if int(offsets[lacking[0]] + sizes[lacking[0]]) <= queue.max_log_end:
-        return "the last entries are of other records"
+        return "the last entries belong to other records"
     return None
 
 
@@ -117,12 +117,12 @@ def _offset_in(entries: Entries) -> Callable[[int], int]:
 
 
 def batch_fault(queue: BatchConsumeQueue, records: QueueRecords) -> str | None:
-    """Return how the entries of QUEUE contradict RECORDS; None if there is nothing but missing ones at its end."""
+    """Return how the entries of QUEUE contradict RECORDS; None if only entries at its end are missing."""
     _, offsets, sizes = records.joined()
     entries = np.concatenate([queue.all_of(file) for file in queue.files.files])
     known = entries[np.searchsorted(entries["log_offset"].astype(np.int64), offsets[0]) :]
     count = min(len(known), len(offsets))
     same = same_place(known[:count], offsets[:count], sizes[:count])
     if len(known) > len(offsets) or not same.all():
-        return "entries point elsewhere than to their records"
+        return "entries do not point to their records"
     return None

@@ -1,16 +1,16 @@
-"""Recovery after a stop, clean or not: find the valid records of the log, and make everything else agree with them.
+"""Recovery after a stop, clean or not: finds the valid records of the log, and makes everything else agree with them.
 
 The policy of PocketMQ (`RecoveryPolicy.OURS`), in this order:
 
 1. Read the log: all of it, or only what is newer than the last verified point (verified.py).
 2. Find its end: the last valid record, or the blank after it. Later bytes are cut and zeroed, even if they look like
-   records: such stale records have other offsets, or are older than their predecessors.
+   records: such stale records have other offsets, or are older than the records before them.
 3. Quarantine damage between valid records (store/log_repair.py), keep the rest.
 4. Complete queues and index from the log (derive.py).
 
-Running it again changes nothing. In a replica's log, nothing is kept after a missing file, or after the first damage
-that a power cut may have caused. Damage before a record that was on disk stays, is noted
-(known_damage.py), and what follows is kept.
+Recovery can be repeated without a change. In a replica's log, nothing is kept after a missing file, or after the first
+damage that a power cut may have caused. Damage before a record that was on disk is noted and not changed
+(known_damage.py), and later records are kept.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from .report import FindingKind, RecoveryFinding, RecoveryReport
 from .scan import FileDamage, FileScan, ScannedFile
 from .verified import Verified
 
-#: Records whose parsed fields are kept for the steps after reading (about 150 bytes each); those of older files are
-#: parsed again. Every record takes about 35 bytes permanently.
+#: Records whose parsed fields are kept for the steps after reading (about 150 bytes each). Those of older files are
+#: parsed again. Each record takes about 35 bytes until the end.
 _COLUMNS_KEPT_MAX: Final = 1_500_000
 
 
@@ -51,7 +51,7 @@ def recover(
     cut_at: int | None = None,
     before_repair: Callable[[int], None],
 ) -> RecoveryReport:
-    """Recover the store of PARTS, which were just loaded; return what was found and done.
+    """Recover the store of PARTS, which were just loaded; return the findings and repairs.
 
     Args:
         clean: The last owner left no `abort` file.
@@ -69,10 +69,10 @@ def recover(
 
 
 class LogCut:
-    """The note that the log is to end at an offset: `log-cut`, which holds it, decimal, in FOLDER, our own of a store.
+    """The request to end the log at an offset: the file `log-cut` in FOLDER, PocketMQ's of a store, with the offset.
 
-    Recovery cuts the log there before it looks at what it holds, and makes the rest agree with it; only then the note
-    goes. So a crash at any moment leaves the log as it was, or is followed by another cut at the same place.
+    Recovery cuts the log there before it reads it, makes the rest agree with it, and removes the request last. So a
+    crash at any moment leaves the log unchanged, or is followed by another cut at the same offset.
     """
 
     def __init__(self, disk: Disk, folder: str) -> None:
@@ -82,19 +82,19 @@ class LogCut:
 
     @property
     def offset(self) -> int | None:
-        """Where the log is to end; None: there is no note. Raises CorruptState for one that cannot be read."""
+        """Where the log must end; None: there is no request. Raises CorruptState if it cannot be read."""
         if not self._disk.exists(self._path):
             return None
         text = self._disk.read(self._path)
         if not text.strip().isdigit():
             raise CorruptState(
-                f"{self._path} holds no log offset: {text[:40]!r}: move the file away, and start the replica again",
+                f"{self._path} contains no log offset: {text[:40]!r}. Move the file away, and start the replica again",
                 path=self._path,
             )
         return int(text)
 
     def set(self, offset: int) -> None:
-        """Have the next opening cut the log at OFFSET."""
+        """Request that the next opening cuts the log at OFFSET."""
         self._disk.make_folders(self._folder)
         self._disk.write_atomically(self._path, b"%d\n" % offset)
 
@@ -126,7 +126,7 @@ class _Recovery:
         self._log = parts.log
         self._checkpoint = parts.checkpoint.values
         self._findings: list[RecoveryFinding] = []
-        #: Of a replica's log: where damage begins and ends that was left as it is.
+        #: Start and end of damage in a replica's log that was not changed.
         self._damaged: list[tuple[int, int]] = []
         self._repair = LogRepair(parts.disk, f"{parts.config.own_folder}/broken")
 
@@ -146,7 +146,7 @@ class _Recovery:
             return self._recover_from(None, changed)
 
     def _recover_from(self, known: Verified | None, changed: list[Queue]) -> RecoveryReport:
-        """Recover; what is KNOWN (None: nothing) is not read again. The entries of CHANGED are not believed."""
+        """Recover without reading the part that is KNOWN (None: nothing). The entries of CHANGED are not trusted."""
         if known is None:
             Verified.forget(self._disk, self._config.own_folder)
         files = self._scan(known)
@@ -208,10 +208,10 @@ class _Recovery:
         del files[last + 1 :]
 
     def _cut_log(self, end: int, known: Verified | None) -> Verified | None:
-        """End the log at END, on disk; return what is KNOWN of the rest, None if all of it is to be read."""
-        why = "cut, as was asked for: the master's log continues differently from here"
+        """End the log at END, on disk; return what is KNOWN of the rest, None if all of it must be read."""
+        why = "cut as requested: the master's log differs from here on"
         self._note(FindingKind.CUT, self._config.log_folder, why, offset=end)
-        # From here on queues and index may be incomplete: after a crash, the whole log is read again.
+        # From here on queues and index may be incomplete: after a crash, the whole log must be read again.
         self._disk.write_atomically(self._config.abort_path, b"")
         Verified.forget(self._disk, self._config.own_folder)
         self._log.truncate(end)
@@ -226,7 +226,7 @@ class _Recovery:
         )
 
     def _cut_epochs(self, end: int) -> None:
-        """Forget the epochs that begin after END; one that begins there is known, if without a record."""
+        """Forget the epochs that begin after END. One that begins at END stays, without a record."""
         file = StateFile(self._disk, self._config.path, EPOCHS_FILE, "")
         known = file.load(parse_epochs).value or ()
         kept = [(epoch, start) for epoch, start in known if start <= end]
@@ -242,15 +242,13 @@ class _Recovery:
         self._log.truncate(end)
 
     def _note_cut_files(self) -> bool:
-        """Note the files that were shortened by something else; return whether there are any."""
+        """Note the files that another program shortened; return whether there are any."""
         log = f"{self._config.log_folder}/"
         for path, size in self._parts.cut:
             lost = (
-                "what stood behind that is gone"
-                if path.startswith(log)
-                else "made again from the log"
+                "the bytes after that are lost" if path.startswith(log) else "rebuilt from the log"
             )
-            why = f"somebody cut the file to {size:,} bytes: {lost}"
+            why = f"the file had been cut to {size:,} bytes: {lost}"
             self._note(
                 FindingKind.CUT if path.startswith(log) else FindingKind.REBUILT,
                 path,
@@ -263,7 +261,7 @@ class _Recovery:
         files = self._log.files.files
         for before, after in pairwise(files):
             if before.end != after.start:
-                why = f"log files are missing up to {after.start:,}: what they held is gone"
+                why = f"log files up to {after.start:,} are missing: their records are lost"
                 size = after.start - before.end
                 self._note(
                     FindingKind.HOLE,
@@ -274,7 +272,7 @@ class _Recovery:
                 )
 
     def _repair_damage(self, files: list[ScannedFile]) -> list[Record]:
-        """Make the damage in FILES harmless; return the records whose bodies were wrong."""
+        """Repair the damage in FILES; return the records whose bodies were wrong."""
         damaged = [one.file.start + damage.start for one in files for damage in one.damages]
         damaged += [one.file.start + one.end for one in files[:-1] if not one.has_blank]
         if damaged:
@@ -287,10 +285,10 @@ class _Recovery:
                     voided.append(decode_record(scanned.file.view, damage.start))
                 if self._replica:
                     self._leave(scanned.file, damage.start, damage.end)
-                    fate = "another replica is asked for it"
+                    fate = "it will be requested from another replica"
                 else:
-                    self._repair.void(scanned.file, damage, newest_ms)
-                    fate = "set aside in pocketmq/broken, skipped from now on"
+                    self._repair.replace(scanned.file, damage, newest_ms)
+                    fate = "quarantined in pocketmq/broken, readers skip it"
                 self._note(
                     FindingKind.SKIPPED,
                     scanned.file.path,
@@ -305,35 +303,33 @@ class _Recovery:
         return voided
 
     def _leave(self, file: MappedFile, start: int, end: int) -> None:
-        """Leave the damage [START, END) of FILE as it is: another replica has the original bytes."""
+        """Note the damage [START, END) of FILE without changing it: another replica has the original bytes."""
         self._damaged.append((file.start + start, file.start + end))
 
     def _close_file(self, scanned: ScannedFile) -> None:
         if self._replica:
             self._leave(scanned.file, scanned.end, scanned.file.size)
-            fate = "another replica is asked for it"
+            fate = "it will be requested from another replica"
         else:
             self._repair.close_file(scanned.file, scanned.end)
             fate = "closed with a blank"
         self._note(
             FindingKind.SKIPPED,
             scanned.file.path,
-            f"no record and no blank from here to the file's end: {fate}",
+            f"neither a record nor a blank from here to the file's end: {fate}",
             offset=scanned.file.start + scanned.end,
             size_bytes=scanned.file.size - scanned.end,
         )
 
     def _without_log(self) -> RecoveryReport:
-        """Continue after the last entries of the queues, so that no queue offset is given twice."""
+        """Continue after the last entries of the queues, so that no queue offset is used twice."""
         queues = self._parts.queues
         queues.recover(None)
         end = queues.max_log_end
         if end > 0:
             files = self._log.files
             file = files.start_at(-(-end // files.file_size) * files.file_size)
-            why = (
-                f"there are no log files: all messages are gone, the log goes on at {file.start:,}"
-            )
+            why = f"there are no log files: all messages are lost, the log continues at {file.start:,}"
             self._note(FindingKind.HOLE, self._config.log_folder, why, offset=0)
             queues.correct_min_offsets(file.start)
         end = self._log.max_offset
@@ -342,7 +338,7 @@ class _Recovery:
         )
 
     def _note_end(self, files: list[ScannedFile], known: Verified | None) -> None:
-        """Have the checkpoint say which record is the last."""
+        """Set the last record in the checkpoint."""
         checkpoint = self._checkpoint
         if files and len(files[-1]):
             checkpoint.confirm(files[-1].last_log_offset)
@@ -367,16 +363,16 @@ class _Recovery:
 
 
 def _last_record(log: CommitLog) -> int | None:
-    """Return the log offset of the last record; None if the last file that has bytes has none."""
+    """Return the log offset of the last record; None if the last file with bytes has no record."""
     file = next((one for one in reversed(log.files.files) if one.position), None)
     starts = () if file is None else walk(file.view[: file.position])[0].tolist()
     return file.start + starts[-1] if file is not None and starts else None
 
 
 def _keep_whole(files: list[ScannedFile], flushed_ms: int) -> None:
-    """Keep of FILES only what is before the first damage, or before a missing file.
+    """Keep only the part of FILES before the first damage, or before a missing file.
 
-    Damage counts only after all records that were stored before FLUSHED_MS: those were on disk.
+    Damage before records stored before FLUSHED_MS is ignored: those records were on disk.
     """
     for number, scanned in enumerate(files):
         following = files[number + 1] if number + 1 < len(files) else None
@@ -392,7 +388,7 @@ def _keep_whole(files: list[ScannedFile], flushed_ms: int) -> None:
 
 
 def _behind_flushed(scanned: ScannedFile, flushed_ms: int) -> list[FileDamage]:
-    """Return the damage of SCANNED after all of its records that were stored before FLUSHED_MS."""
+    """Return the damage of SCANNED after all of its records stored before FLUSHED_MS."""
     if not scanned.damages:
         return []
     columns = scanned.columns
@@ -402,7 +398,7 @@ def _behind_flushed(scanned: ScannedFile, flushed_ms: int) -> list[FileDamage]:
 
 
 def _used_behind(file: MappedFile, end: int) -> int:
-    """Return how many bytes of FILE from log offset END on, up to the last that is not zero, would be cut."""
+    """Return how many bytes of FILE would be cut: from log offset END on, up to the last that is not zero."""
     start = max(0, end - file.start)
     if start >= file.size:
         return 0
@@ -420,12 +416,12 @@ def _used_behind(file: MappedFile, end: int) -> int:
 def stale_begin(scanned: ScannedFile, oldest_ms: int, queues: ConsumeQueues) -> int | None:
     """Return the row of the first stale record of the log's last file; None if there is none.
 
-    Stale records are old bytes of the file that follow the new end by chance. A broker that cuts its log without
-    zeroing (Apache RocketMQ) and then appends leaves them after the new end, with their own right offsets. Records are
-    stale if none from the first of them on is as young as the record before it, and their queue offsets do not continue
-    those before. One alone is no proof: clocks step back, and acknowledged messages must not be dropped for that.
-    OLDEST_MS is the store time of the newest record before the file. QUEUES tell what was numbered before it. A record
-    is older if two before it are newer: no CRC covers a store time, so that one alone may be damaged.
+    Stale records are old bytes of the file that happen to follow the new end. A broker that cuts its log without
+    zeroing (Apache RocketMQ) and then appends leaves them after the new end, with correct log offsets of their own.
+    Records are stale if none from the first of them on is as young as the record before it, and their queue offsets do
+    not continue those before. A single one is no proof: clocks are set back, and acknowledged messages must not be
+    dropped for that. OLDEST_MS is the store time of the newest record before the file. QUEUES have the queue offsets
+    before it. A record is older if two before it are newer: no CRC covers a store time, so a single one may be damaged.
     """
     columns = scanned.columns
     if not len(columns):
@@ -443,7 +439,7 @@ def stale_begin(scanned: ScannedFile, oldest_ms: int, queues: ConsumeQueues) -> 
 
 
 def _continues(scanned: ScannedFile, first: int, queues: ConsumeQueues) -> bool:
-    """Do the queue offsets from the record FIRST on continue those of the records in front?"""
+    """Do the queue offsets from the record FIRST on continue those of the records before it?"""
     columns, data = scanned.columns, scanned.file.data
     following: dict[tuple[str, int], int] = {}
     for topic, queue, rows in by_queue(data, columns, np.arange(first)):

@@ -1,4 +1,4 @@
-"""What recovery found and did, for people (`text`) and for programs (`to_json`)."""
+"""The findings and repairs of a recovery, as text (`text`) and for programs (`to_json`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from enum import StrEnum
 
 
 class RecoveryPolicy(StrEnum):
-    """Whose rules decide what is kept.
+    """The rules that decide which records are kept.
 
-    OURS keeps every valid record. APACHE is what a Java broker of 5.5.0 would make of the files: for tools that
-    predict; a store is never opened for writing under it.
+    OURS keeps every valid record. APACHE is the result that a RocketMQ broker of 5.5.0 would have, for tools that
+    predict it. A store is never opened for writing with it.
     """
 
     OURS = "pocketmq"
@@ -18,22 +18,22 @@ class RecoveryPolicy(StrEnum):
 
 
 class FindingKind(StrEnum):
-    """What a finding is about."""
+    """The kind of a finding."""
 
-    CUT = "cut"  # bytes behind the end of the log or of a queue are gone
-    SKIPPED = "skipped"  # a damaged record stays where it is and is not served
-    HOLE = "hole"  # a file is missing; what it held is gone
-    REBUILT = "rebuilt"  # queue entries or index files were made again from the log
-    SET_ASIDE = "set aside"  # a file that cannot be used was moved to pocketmq/broken
+    CUT = "cut"  # bytes after the end of the log or of a queue were deleted
+    SKIPPED = "skipped"  # a damaged record is not changed and not served
+    HOLE = "hole"  # a file is missing; its content is lost
+    REBUILT = "rebuilt"  # queue entries or index files were rebuilt from the log
+    SET_ASIDE = "set aside"  # an unusable file was moved to pocketmq/broken
     NOTED = "noted"  # worth knowing; nothing was changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryFinding:
-    """One thing that was not as a clean stop leaves it.
+    """One difference from the state after a clean stop.
 
-    PATH names the file (or folder), OFFSET the place: a log offset for the commit log, a queue offset for a queue.
-    WHY is one sentence. RECORDS and SIZE_BYTES say how much is concerned, where that is known.
+    PATH is the file (or folder), OFFSET the place: a log offset for the commit log, a queue offset for a queue.
+    WHY is one sentence. RECORDS and SIZE_BYTES are the amount concerned, if known.
     """
 
     kind: FindingKind
@@ -58,9 +58,8 @@ class RecoveryFinding:
 class RecoveryReport:
     """The result of one opening.
 
-    CLEAN says whether the last owner stopped cleanly. The log holds [LOG_BEGIN, LOG_END) now; SCANNED_RECORDS and
-    SCANNED_BYTES of it were read and checked. `findings` is in the order of discovery, and empty after a clean stop
-    without damage.
+    CLEAN: did the last owner stop cleanly? The log is now [LOG_BEGIN, LOG_END); SCANNED_RECORDS and SCANNED_BYTES of it
+    were read and checked. `findings` are in the order of discovery, and empty after a clean stop without damage.
     """
 
     policy: RecoveryPolicy = RecoveryPolicy.OURS
@@ -70,11 +69,11 @@ class RecoveryReport:
     scanned_records: int = 0
     scanned_bytes: int = 0
     findings: list[RecoveryFinding] = field(default_factory=list)
-    #: Where damage begins and ends in a replica's log that was left as it is.
+    #: Start and end of damage in a replica's log that was not changed.
     damaged: list[tuple[int, int]] = field(default_factory=list)
 
     def records(self, kind: FindingKind) -> int:
-        """Return how many records the findings of KIND are about."""
+        """Return the number of records in the findings of KIND."""
         return sum(finding.records for finding in self.findings if finding.kind is kind)
 
     def to_json(self) -> dict[str, object]:
@@ -100,7 +99,7 @@ class RecoveryReport:
         }
 
     def text(self) -> str:
-        """Return the report as lines for a person."""
+        """Return the report as lines of text."""
         stop = "a clean stop" if self.clean else "an unclean stop"
         head = (
             f"recovered after {stop}: log {self.log_begin:,}–{self.log_end:,}, "

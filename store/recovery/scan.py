@@ -1,12 +1,12 @@
-"""Reading a log file as it is: valid records, and the damage between them.
+"""Reads a log file from record to record: finds valid records, and the damage between them.
 
-A record is *valid* if its lengths agree, its own log offset is right, its body matches its CRC, its queue and number
-are possible, and its end was written. The last check matters because a kill or a power cut during a write leaves zeros
-there, and no CRC covers topic and properties.
+A record is *valid* if its lengths are consistent, its own log offset is right, its body matches its CRC, its queue id
+and queue offset are possible, and its end was written. The last check matters because a kill or a power cut during a
+write leaves zeros there, and no CRC covers topic and properties.
 
 After an invalid record, reading continues at the next valid one: a position with magic, log offset, lengths and CRC,
 and a store time not older than that of the records before. So one flipped bit costs one record. No CRC covers the store
-time, so the second newest one is compared. Cost for 1 KiB records: about 0.7 ms per MiB, most of it the CRC.
+time, so the second newest one is compared. Cost for 1 KiB records: about 0.7 ms per MiB, most of it for the CRC.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from ...proto.record_run import (
 from ..files import MappedFile
 from ..format.log import MAGIC_AT, MAGIC_PATTERN, is_blank, no_record, placed_record, size_and_magic
 
-#: A record of an empty body, a topic of one character and no properties: the least size that a void can cover.
+#: A record with an empty body, a topic of one character and no properties: the smallest part that can be replaced.
 RECORD_SIZE_LEAST: Final = 92
 
 
-#: What may be wrong with a record whose lengths agree.
+#: Possible faults of a record with consistent lengths.
 _FAULTS: Final = (
-    "its queue, or its number there, cannot be",
+    "its queue id or queue offset is impossible",
     "the body does not fit its CRC",
-    "its topic or properties were not written to their end",
+    "the end of its topic or properties was not written",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class FileDamage:
-    """Bytes [START, END) of a file without a valid record. IS_FRAMED: lengths agree, only the contents are wrong."""
+    """Bytes [START, END) of a file without a valid record. IS_FRAMED: only the contents are wrong, not the lengths."""
 
     start: int
     end: int
@@ -52,10 +52,10 @@ class FileDamage:
 
 
 class ScannedFile:
-    """What a file holds. END is where its valid part ends; HAS_BLANK says whether a blank follows.
+    """The result of scanning a file. END is the end of its valid part; HAS_BLANK is whether a blank follows.
 
-    Its length is the number of its valid records. `columns` are theirs; after `release` they are parsed again when
-    needed, so that a long log takes a few bytes per record.
+    Its length is the number of valid records. `columns` are their fields. After `release` they are parsed again when
+    needed, so that a long log takes only a few bytes per record.
     """
 
     __slots__ = ("_columns", "_starts", "damages", "end", "file", "has_blank", "newest_ms")
@@ -100,11 +100,11 @@ class ScannedFile:
         return self.file.start + int(self._starts[-1]) if len(self._starts) else -1
 
     def release(self) -> None:
-        """Keep no more of the columns than where the records are."""
+        """Drop the columns except the positions of the records."""
         self._columns = None
 
     def cut_to(self, end: int) -> None:
-        """Let the file end at END, where a record or damage begins."""
+        """Set the end to END, where a record or damage begins."""
         self.end = end
         self._keep(self.columns.take(slice(0, int(np.searchsorted(self._starts, end)))))
         self.has_blank = False
@@ -112,7 +112,7 @@ class ScannedFile:
 
 
 class FileScan:
-    """Scans one file from position AT up to END (None: its own); records before it are taken as read."""
+    """Scans one file from position AT up to END (None: its own end). Earlier records count as read."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class FileScan:
         self._damages: list[FileDamage] = []
 
     def scan(self) -> ScannedFile:
-        """Return what the file holds."""
+        """Return the result of the scan."""
         end = self._at
         has_blank = False
         while True:
@@ -181,7 +181,7 @@ class FileScan:
         return columns.take(~wrong)
 
     def _faults(self, columns: RunColumns) -> list[NDArray[np.bool_]]:
-        """Tell for each of _FAULTS which of the well-formed records of COLUMNS have it."""
+        """Return for each of _FAULTS which of the well-formed records of COLUMNS have it."""
         impossible = impossible_places(columns)
         if not self._check_crc:
             return [impossible]
@@ -212,11 +212,11 @@ class FileScan:
         columns = parse_run(self._view, np.array([at], np.int64))
         if columns.well_formed[0]:
             claimed = int(columns.log_offset[0])
-            return f"the record says that it stands at {claimed:,}"
+            return f"the record has the log offset {claimed:,}"
         return no_record(size, magic)
 
     def _drop_trailing_damage(self, end: int, has_blank: bool) -> int:
-        """Return the end without framed records of wrong bodies in front of it: nothing sound follows them."""
+        """Return the end without trailing records of wrong bodies: no valid record follows them."""
         while not has_blank and self._damages and self._damages[-1].end == end:
             end = self._damages.pop().start
         return end

@@ -18,22 +18,23 @@ from ..parts import StoreParts
 
 _NAME: Final = "verified.json"
 _VERSION: Final = 2
-#: Bytes of the last record that are remembered (as a digest).
+#: Bytes of the last record of which a digest is stored.
 _HEAD_SIZE: Final = 92
-#: Queues whose part of the text is made at a time: some 100 microseconds.
+#: Queues whose part of the text is made at a time: about 100 µs.
 _NAMES_A_PIECE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Up to where everything was verified: `<root>/pocketmq/verified.json`.
+    """The log offset up to which everything was verified: `<root>/pocketmq/verified.json`.
 
-    Every record before LOG_END was read, or appended by this broker, and is in its queue and in the index, all on disk:
-    at the last opening or clean stop, and once per minute while running (with each thorough flush of the queues). The
-    next recovery reads only what is newer. The note is trusted only if the last record before LOG_END is unchanged, and
-    queues and index reach at least as far as then. Otherwise, or without the file, the whole log is read, and the file
-    is deleted first. After a power cut, later index entries may be incomplete; the header in the note says where to cut
-    the index.
+    All records before LOG_END were read, or appended by this broker, and are in their queues and in the index, all on
+    disk. It is saved at the last opening or clean stop, and once per minute while running (after each flush of the
+    queues). The next recovery reads only newer records. The note is trusted only if the last record before LOG_END is
+    unchanged, and queues and index reach at least as far as then. Otherwise, or without the file, the whole log is
+    read, and the file is deleted first. After a power cut, later index entries may be incomplete; the header in the
+    note shows where to cut the index.
+
 
     QUEUES: next queue offset by `topic/queue`; INDEX: the fields of the header by file.
 
@@ -53,9 +54,9 @@ class Verified:
     def claimed(
         cls, log: CommitLog, log_end: int, *, last_offset: int, newest_ms: int, index: list[str]
     ) -> Verified:
-        """Return the claim that everything before LOG_END is verified; the caller answers for it.
+        """Return the claim that everything before LOG_END is verified; the caller guarantees it.
 
-        It says nothing about the ends of queues, and of the INDEX only which files there are.
+        It has no ends of queues, and of the INDEX only the names of the files.
         """
         return cls(
             log_end=log_end,
@@ -83,18 +84,18 @@ class Verified:
 
     @staticmethod
     def forget(disk: Disk, folder: str) -> None:
-        """Delete the file in FOLDER, also on disk (synced), if there is one."""
+        """Delete the file in FOLDER, if there is one, and sync the folder."""
         path = os.path.join(folder, _NAME)
         if disk.exists(path):
             disk.delete(path)
             disk.sync_folder(folder)
 
     def index_headers(self) -> dict[str, IndexHeader]:
-        """Return the headers of the index files at that moment, by name."""
+        """Return the headers of the index files at that time, by name."""
         return {name: IndexHeader(*fields) for name, fields in self.index.items()}
 
     def sums_of(self, name: str) -> tuple[Sum, ...]:
-        """Return what the files of the queue NAME, `topic/queue`, began with."""
+        """Return the CRCs of the first entries of the queue NAME, `topic/queue`, by file."""
         return tuple(Sum(*map(int, each)) for each in self.sums.get(name, ()))
 
     def save(self, disk: Disk, folder: str) -> None:
@@ -104,7 +105,7 @@ class Verified:
         disk.write_atomically(os.path.join(folder, _NAME), text.encode())
 
     def _texts(self) -> Iterator[str]:
-        """Yield the text of the file in pieces: as a whole it would take other threads' turns, with 100,000 queues."""
+        """Yield the text of the file in pieces: with 100,000 queues, one piece would block other threads."""
         tables: dict[str, Mapping[str, object]] = {"queues": self.queues, "sums": self.sums}
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         yield json.dumps({name: values[name] for name in values.keys() - tables.keys()})[:-1]
@@ -119,7 +120,7 @@ class Verified:
         yield "}"
 
     def holds(self, parts: StoreParts) -> bool:
-        """Is what was verified still there? The parts were loaded, and the ends of the queues found."""
+        """Is the verified data still there? Call it after loading the parts and finding the ends of the queues."""
         log, index = parts.log, parts.index
         last = log.files.last
         if last is None or not log.min_offset < self.log_end <= last.end:
@@ -144,7 +145,7 @@ class Verified:
 
 
 class VerifiedSnapshot:
-    """The present state of PARTS, as their owner sees it; any thread may save it.
+    """The present state of PARTS, as their owner sees it. `save` is thread-safe.
 
     LAST_OFFSET and NEWEST_MS are those of the log's last record.
     """
@@ -172,7 +173,7 @@ class VerifiedSnapshot:
 
 
 def _digest(log: CommitLog, offset: int) -> str:
-    """Return the digest of the record's head at log OFFSET; empty if none is there."""
+    """Return the digest of the head of the record at log OFFSET; empty if there is none."""
     head = log.read(offset, _HEAD_SIZE)
     if head is None or log.record_size(offset) is None:
         return ""

@@ -23,7 +23,7 @@ from .files import TimerRing
 class TimerBatch:
     """Consecutive messages of the timer topic, one row each; messages without a valid TIMER_OUT_MS are left out.
 
-    log_offsets, sizes: where they are;  out_ms: TIMER_OUT_MS;  deletes: has it TIMER_DEL_UNIQKEY;
+    log_offsets, sizes: of the messages;  out_ms: TIMER_OUT_MS;  deletes: does it have TIMER_DEL_UNIQKEY;
     topic_hashes: String.hashCode of REAL_TOPIC, 0 if none;  next_queue_offset: of the timer topic, after them.
     """
 
@@ -51,14 +51,14 @@ class TimerBatch:
 
 @dataclass(frozen=True, slots=True)
 class Filing:
-    """The rule: a unit of PRECISION_MS, a roll window of so many slots, and the oldest slot that waits."""
+    """The rule for the slot of a message: PRECISION_MS, a roll window in slots, and the oldest pending slot."""
 
     precision_ms: int
     roll_window_slots: int
     read_ms: int
 
     def slot_of(self, out_ms: int, write_ms: int) -> tuple[int, int]:
-        """Return the time to file a message of OUT_MS under that is entered at WRITE_MS, and the roll bit or 0."""
+        """Return the slot time of a message of OUT_MS that is entered at WRITE_MS, and the roll bit or 0."""
         window_ms = self.roll_window_slots * self.precision_ms
         roll = out_ms - write_ms >= window_ms
         if roll:
@@ -83,7 +83,7 @@ class Filing:
         rows = RECORD.zeros(len(batch))
         rows["size"] = RECORD_SIZE
         rows["magic"] = ORDINARY + roll * ROLL + batch.deletes * DELETE
-        # An int of milliseconds covers 24 days: what is longer overdue counts as entered when it was due.
+        # A 32-bit number of ms covers 24 days: longer overdue messages count as entered when they were due.
         too_old = np.abs(delays) > INT_MAX
         rows["write_ms"] = np.where(too_old, slots_ms, write_ms)
         rows["delay_ms"] = np.where(too_old, 0, delays)
@@ -95,7 +95,7 @@ class Filing:
     def packed(
         self, batch: TimerBatch, number: int, slot_ms: int, roll: int, write_ms: int, previous: int
     ) -> bytes:
-        """Return the record of the message NUMBER of BATCH: the same as one of `rows`, for less work."""
+        """Return the record of the message NUMBER of BATCH: the same as one of `rows`, but faster."""
         delay_ms = slot_ms - write_ms
         if abs(delay_ms) > INT_MAX:
             write_ms, delay_ms = slot_ms, 0
@@ -119,14 +119,14 @@ def times_of(rows: Rows, precision_ms: int) -> Longs:
 
 
 def signs_of(rows: Rows) -> Longs:
-    """Return what each of ROWS adds to its slot's count: 1, or −1 for a recall."""
+    """Return the change of its slot's count for each of ROWS: 1, or −1 for a recall."""
     signs: Longs = np.where((rows["magic"] & DELETE) != 0, -1, 1).astype(np.int64)
     return signs
 
 
 @dataclass(frozen=True, slots=True)
 class SlotChanges:
-    """What the slots of TIMES will hold, all different; END is the latest of them."""
+    """The new content of the slots of TIMES, all different; END is the latest of them."""
 
     times: Longs
     firsts: Longs

@@ -4,7 +4,7 @@ Formats: format/timer_wheel.py, format/timer_log.py. The wheel has pages of 4 Ki
 of its slots is first needed, and written back by `write_dirty` through the descriptor, so that a full disk raises
 StoreFull. Opening reads the allocated parts of the file once, and keeps the pages of pending slots.
 
-Memory: 32 bytes per slot in used pages (2.8 MB per day with slots of a second, up to 38.7 MB), plus 1.2 MB with one
+Memory: 32 bytes per slot in used pages (2.8 MB per day with slots of one second, up to 38.7 MB), plus 1.2 MB with one
 byte per slot, so that finding the next pending slot is a search for a byte.
 
 Pending slots have a time of at least `read_time`, within less than a turn of the wheel. All times here are in units of
@@ -37,7 +37,7 @@ Found = tuple[int, int, int]
 
 
 class TimerRing:
-    """The wheel in the file PATH, made by `create`."""
+    """The wheel in the file PATH, created by `create`."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -54,14 +54,12 @@ class TimerRing:
         #: The sum of the pending slots' counts.
         self.pending = 0
 
-    # --- the file ------------------------------------------------------------------------------------------------
-
     @property
     def is_open(self) -> bool:
         return self._mapping is not None
 
     def create(self) -> None:
-        """Open the file, made at its full length if it is missing or short; cut if it is longer."""
+        """Open the file; create or lengthen it if it is missing or short; cut it if it is longer."""
         if self._mapping is not None:
             return
         if self._disk.exists(self._path) and self._disk.size(self._path) > WHEEL_SIZE:
@@ -70,7 +68,7 @@ class TimerRing:
         self._disk.sync_folder(os.path.dirname(self._path))
 
     def begin(self, read_time: int) -> None:
-        """Begin without a file: nothing is pending, and slots from READ_TIME on can be."""
+        """Begin without a file: nothing is pending, and slots from READ_TIME on can be used."""
         self.read_time = read_time
 
     def load(self, read_time: int) -> None:
@@ -110,7 +108,7 @@ class TimerRing:
         self.pending = 0
 
     def write_dirty(self) -> int:
-        """Write what changed to the file; return how many pages. StoreFull or DiskFailure leave the rest changed."""
+        """Write changes to the file; return the number of pages. StoreFull or DiskFailure leave the rest as changed."""
         dirty = np.flatnonzero(self._page_states == _DIRTY)
         if not len(dirty):
             return 0
@@ -123,7 +121,7 @@ class TimerRing:
         return len(dirty)
 
     def sync(self) -> None:
-        """Flush what was written to disk; any thread may call it."""
+        """Sync the file. Thread-safe."""
         if self._mapping is not None:
             self._mapping.sync()
 
@@ -139,11 +137,9 @@ class TimerRing:
                 self._data[start : start + PAGE_SIZE] = self._mapping.read(start, PAGE_SIZE)
         self._pages[page] = max(self._pages[page], state)
 
-    # --- slots ---------------------------------------------------------------------------------------------------
-
     @property
     def end_time(self) -> int:
-        """No slot of this time or later can be taken: it would be a pending one's, or the one before the first."""
+        """Slots of this time or later cannot be used: they would be a pending one's, or the one before the first."""
         return self.read_time + SLOTS - 1
 
     def get(self, time: int) -> Found | None:
@@ -204,7 +200,7 @@ class TimerRing:
                 self._used[number] = 0
 
     def next_time(self, time: int) -> int | None:
-        """Return the time of the first pending slot from TIME on; some 0.1 ms where there is none."""
+        """Return the time of the first pending slot from TIME on; takes about 0.1 ms if there is none."""
         time = max(time, self.read_time)
         if time >= self.read_time + SLOTS:
             return None
@@ -216,7 +212,7 @@ class TimerRing:
         return None if found < 0 else time + (found - number) % SLOTS
 
     def pass_to(self, time: int) -> int:
-        """Make TIME the read time: slots before it are not pending any more; return how many that were."""
+        """Make TIME the read time: earlier slots are not pending any more; return how many were."""
         passed, at = 0, self.read_time
         while (found := self.next_time(at)) is not None and found < time:
             slot = self.get(found)
@@ -227,7 +223,7 @@ class TimerRing:
         return passed
 
     def pending_times(self) -> Longs:
-        """Return the times of all pending slots, rising."""
+        """Return the times of all pending slots, ascending."""
         numbers = np.flatnonzero(self._used_flags)
         times = self.read_time + (numbers - self.read_time) % SLOTS
         found: NDArray[np.int64] = np.sort(times).astype(np.int64)
@@ -235,9 +231,9 @@ class TimerRing:
 
 
 class TimerLog:
-    """The row of timer log files in FOLDER.
+    """The sequence of timer log files in FOLDER.
 
-    min_offset: start of the first file;  max_offset: where the next record goes, unless a blank has to come first.
+    min_offset: start of the first file;  max_offset: position of the next record, unless a blank precedes it.
     """
 
     def __init__(self, disk: Disk, folder: str, file_size: int) -> None:
@@ -252,10 +248,8 @@ class TimerLog:
     def max_offset(self) -> int:
         return self.files.max_offset
 
-    # --- writing -------------------------------------------------------------------------------------------------
-
     def places(self, count: int) -> list[tuple[int, int]]:
-        """Return where COUNT new records will be: position of the first and number, for each file they take."""
+        """Return the places of COUNT new records: position of the first and number, for each file they use."""
         last = self.files.last
         at = end = fits = 0
         if last is not None:
@@ -282,15 +276,13 @@ class TimerLog:
             raise
 
     def _file_for(self, at: int) -> MappedFile:
-        """Return the last file with its position at AT; the one before it is closed with a blank if need be."""
+        """Return the last file with its position at AT; close the previous one with a blank if needed."""
         last = self.files.last
         if last is None or not last.room or last.start + last.position != at:
             if last is not None and last.room >= BLANK_SIZE:
                 last.append(blank(last.room))
             last = self.files.roll()
         return last
-
-    # --- reading -------------------------------------------------------------------------------------------------
 
     def file_rows(self, file: MappedFile) -> Rows:
         """Return the records of FILE up to its position, without a copy; a blank may be the last."""
@@ -313,13 +305,11 @@ class TimerLog:
             return False
         return position - file.start + RECORD_SIZE <= file.position
 
-    # --- growing old ---------------------------------------------------------------------------------------------
-
     def delete_expired(self, min_log_offset: int) -> int:
         """Delete leading files all of whose messages are before MIN_LOG_OFFSET; return how many.
 
-        RocketMQ's rule checks only the last record of a file. That rule applies here too, except for files with
-        rewritten records out of order: they stay until the last of their messages is gone.
+        RocketMQ's rule checks only the last record of a file. That rule applies here, too, except for files with
+        rewritten records out of order: they stay until the last of their messages is deleted.
         """
         gone = 0
         for file in self.files.files[:-1]:

@@ -1,4 +1,4 @@
-"""Opening the timers of a store: the end of their log, the content of the slots, and where entering and reading resume.
+"""Opens the timers of a store: the end of their log, the content of the slots, and where entering and reading resume.
 
 It follows RocketMQ's recovery without its losses: slots are found however long the broker was down, and counts are
 corrected. The log is read from one file before the checkpoint's position (after a clean stop: from the position). It
@@ -19,6 +19,7 @@ from typing import Final
 
 import numpy as np
 
+from ...proto.facts import Facts
 from ...proto.record import QUEUE_OFFSET_AT
 from ...proto.record_run import Longs
 from ...proto.topics import TIMER_TOPIC
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 _CHUNK: Final = 1 << 16
 #: RocketMQ's rule: the oldest slot that is checked is half a turn minus this number of slots old.
 _YOUNGER: Final = 60
-#: RocketMQ's rule: how far back in the queue a message is searched whose number differs from that in its record.
+#: RocketMQ's rule: how far back in the queue a message is searched whose queue offset differs from that in its record.
 _STEPS_BACK_MAX: Final = 20_000
 
 
@@ -66,7 +67,7 @@ def open_timers(
 
 @dataclass(slots=True)
 class _End:
-    """Where the log ends, and where records end that a broker could have written; LOST: some between count."""
+    """The end of the log, and the end of its possible records; LOST: some of those between are needed."""
 
     end: int
     sound_end: int
@@ -111,7 +112,7 @@ class _Recovery:
         whole = there and disk.size(path) == WHEEL_SIZE and not self._mark.stands
         self._ring.create()
         if not whole:
-            logger.warning("the timer wheel is made again", extra={"path": path})
+            logger.warning("timer wheel rebuilt %s", Facts(path=path))
             self._mark.set()
             self._ring.clear()
         self._ring.load(self._read_time())
@@ -120,18 +121,18 @@ class _Recovery:
             self._mark.remove()
 
     def _begin(self) -> None:
-        """Begin with nothing: the topic's messages, if there are any, are entered from the first one on."""
+        """Start empty: all messages of the topic, if there are any, are entered."""
         self._ring.begin(self._now_time)
         if self._queue is not None:
             self._timers.go_on_at(self._queue.min_offset)
             if self._queue.min_offset < self._queue.max_offset:
                 logger.warning(
-                    "timers rebuilt without wheel, log and checkpoint, all scheduled messages are delivered again",
-                    extra={"count": self._queue.max_offset - self._queue.min_offset},
+                    "timers rebuilt without wheel, log and checkpoint, all scheduled messages are delivered again %s",
+                    Facts(count=self._queue.max_offset - self._queue.min_offset),
                 )
 
     def _read_time(self) -> int:
-        """Return the oldest slot that may wait."""
+        """Return the oldest slot that may be pending."""
         read_ms = self._known.last_read_ms
         if self._cut_ms is not None:
             read_ms = min(read_ms, self._cut_ms)
@@ -139,12 +140,10 @@ class _Recovery:
         if 0 < time <= self._now_time + self._timers.roll_window_slots:
             return time
         logger.warning(
-            "the timer checkpoint is missing or of the future: messages of the last week may come twice",
-            extra={"read_ms": self._known.last_read_ms},
+            "timer checkpoint missing or in the future: messages of the last week may be delivered twice %s",
+            Facts(read_ms=self._known.last_read_ms),
         )
         return max(1, self._now_time - SLOTS // 2 + _YOUNGER)
-
-    # --- the log -------------------------------------------------------------------------------------------------
 
     def _recover_log(self, *, whole: bool) -> None:
         begin = self._first_file()
@@ -163,20 +162,20 @@ class _Recovery:
                 self._replay(file, max(0, start - file.start) // RECORD_SIZE)
 
     def _trusted(self, begin: int) -> int:
-        """Return up to where the wheel's file surely holds the log, whose records were judged from file BEGIN on."""
+        """Return the position up to which the wheel certainly has the log, whose records were checked from BEGIN on."""
         if self._clean or not self._log.files.files:
             return self._known.log_flushed
         return self._log.files.files[begin].start
 
     def _first_file(self) -> int:
-        """Return which file to begin with."""
+        """Return the index of the first file to read."""
         size = self._log.files.file_size
         begin = self._known.log_flushed - (0 if self._clean else size)
         starts = [file.start for file in self._log.files.files]
         return max(0, int(np.searchsorted(starts, begin, "right")) - 1)
 
     def _find_end(self, begin: int) -> _End:
-        """Look at the records from file BEGIN on."""
+        """Check the records from file BEGIN on."""
         files = self._log.files.files
         if not files:
             return _End(0, 0)
@@ -200,14 +199,14 @@ class _Recovery:
         return _End(end - self._torn(end), end)
 
     def _scan_from(self, file: MappedFile) -> int:
-        """Return the number of the first record of FILE to judge: those before the checkpoint are trusted."""
+        """Return the number of the first record of FILE to check: those before the checkpoint are trusted."""
         known = self._known.log_flushed
         if not self._clean or not file.start <= known <= file.end:
             return 0
         return min((known - file.start) // RECORD_SIZE, self._log.file_records)
 
     def _torn(self, end: int) -> int:
-        """Return the size of the last record if a power cut tore it: then its message is not what it says."""
+        """Return the size of the last record if a power cut tore it: then its message differs from its fields."""
         at = end - RECORD_SIZE
         if at < self._known.log_flushed or self._queue is None or not self._log.holds(at):
             return 0
@@ -218,8 +217,6 @@ class _Recovery:
     def _message_of(self, position: int) -> tuple[int, int]:
         row = self._log.rows_at(np.array([position], np.int64))
         return int(row["log_offset"][0]), int(row["message_size"][0])
-
-    # --- the queue -----------------------------------------------------------------------------------------------
 
     def _queue_offset(self, end: int) -> int:
         """Return where entering resumes."""
@@ -236,7 +233,7 @@ class _Recovery:
         data = self._commit_log.read(log_offset, size) if size > 0 else None
         if data is None or self._commit_log.record_size(log_offset) != size:
             return None
-        assert self._queue is not None, "asked before"
+        assert self._queue is not None, "checked by the caller"
         written = int.from_bytes(data[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], "big")
         first = max(self._queue.min_offset, written - _STEPS_BACK_MAX)
         while first <= min(written, self._queue.max_offset - 1):
@@ -249,10 +246,8 @@ class _Recovery:
             first += len(offsets)
         return None
 
-    # --- the slots -----------------------------------------------------------------------------------------------
-
     def _drop_beyond(self, end: int) -> int:
-        """Empty the slots that point beyond END; return from where on the log defines their content."""
+        """Empty the slots that point beyond END; return the position from which on the log defines their content."""
         times: Longs = self._ring.pending_times()
         firsts, lasts, _ = self._ring.get_many(times)
         bad = np.flatnonzero((lasts >= end) | (firsts >= end) | (firsts < 0) | (lasts < firsts))
@@ -272,10 +267,10 @@ class _Recovery:
             replay(self._ring, part[numbers], positions, self._timers.precision_ms)
 
     def _enter_again(self) -> None:
-        """The log lost records: enter every message again that was not handed on."""
+        """Enter every undelivered message again, because the log lost records."""
         logger.warning(
-            "the timer log lost records: it is made again from the messages of the timer topic",
-            extra={"end": self._log.max_offset, "checkpoint": self._known.log_flushed},
+            "timer log lost records: rebuilt from the messages of the timer topic %s",
+            Facts(end=self._log.max_offset, checkpoint=self._known.log_flushed),
         )
         self._mark.set()
         self._log.files.delete_all()

@@ -1,4 +1,4 @@
-"""Entering the messages of the timer topic again, after the timer log lost records.
+"""Enters the messages of the timer topic again, after the timer log lost records.
 
 A message that was rolled is in the topic twice. Of the copies with the same UNIQ_KEY and TIMER_OUT_MS, only the one
 with the most TIMER_ROLL_TIMES is entered.
@@ -31,7 +31,7 @@ from .entry import TimerBatch
 from .store import TimerStore
 
 _TIMERS: Final = QueueName(TIMER_TOPIC)
-#: Messages that are looked at together, and bytes of them.
+#: Messages examined together, and their bytes.
 _MESSAGES: Final = 4096
 _BYTES: Final = 8 << 20
 #: Times beyond the year 6400 are damage; sums with such a time must not overflow.
@@ -42,7 +42,7 @@ Key = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class _Messages:
-    """Messages of the timer topic: what decides about each."""
+    """Messages of the timer topic: the fields that decide about each."""
 
     next_offset: int
     log_offsets: Longs
@@ -56,7 +56,7 @@ class _Messages:
 
 
 def enter_again(timers: TimerStore, parts: StoreParts, write_ms: int) -> None:
-    """Enter the messages before TIMERS' queue offset that were not handed on, at WRITE_MS, into an empty log.
+    """Enter the undelivered messages before TIMERS' queue offset, at WRITE_MS, into an empty log.
 
     Memory: one entry for each rolled message.
     """
@@ -96,7 +96,7 @@ def _batch(messages: _Messages, wanted: NDArray[np.bool_]) -> TimerBatch:
 
 
 def _messages(parts: StoreParts, end: int) -> Iterator[_Messages]:
-    """Yield what the timer topic holds up to queue offset END, some thousand messages at a time."""
+    """Yield the messages of the timer topic up to queue offset END, some thousand at a time."""
     queue = parts.queues.get(TIMER_TOPIC, 0)
     if queue is None:
         return

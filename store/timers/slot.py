@@ -2,7 +2,7 @@
 
 A slot's records are chained from the newest to the oldest, and read in pages, oldest first. Where they are close
 together in the log, the range is scanned at once (about 0.03 µs per record) and the chain only verified. Otherwise it
-is followed link by link (0.2 µs). A link that leads forward, out of the log or to no record ends the chain.
+it is followed link by link (0.2 µs). A link that leads forward, out of the log or to no record ends the chain.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..format.rows import Rows
 from ..format.timer_log import LINK, NONE, RECORD, RECORD_SIZE, sound_rows
 from .files import TimerLog
 
-#: A stretch is looked through if at least one of so many records in it should be of the slot.
+#: A range is scanned if at least one of this many records in it should belong to the slot.
 _STRETCH: Final = 12
 _NOWHERE: Final = np.array([-2], np.int64)
 
@@ -28,7 +28,7 @@ class TimerRecords:
     """Records of one slot in the order in which they were entered.
 
     positions: in the timer log;  log_offsets, sizes: of the messages;  magics: the bits ROLL and DELETE;
-    write_ms: when each was entered, floored to the precision;  due_ms: the time that each is filed under.
+    write_ms: when each was entered, rounded down to the precision;  due_ms: the slot time of each.
     """
 
     positions: Longs
@@ -56,24 +56,24 @@ class TimerRecords:
 
     @classmethod
     def joined(cls, pieces: Sequence[TimerRecords]) -> TimerRecords:
-        """Return PIECES end to end."""
+        """Return PIECES concatenated."""
         if len(pieces) == 1:
             return pieces[0]
         return cls(*(np.concatenate([getattr(p, name) for p in pieces]) for name in cls.__slots__))
 
     @classmethod
     def none(cls) -> TimerRecords:
-        """Return no records."""
+        """Return an empty object."""
         return cls.of(np.empty(0, np.int64), RECORD.none())
 
 
 class TimerSlot:
-    """One slot at the moment it was looked up: later records are not in it.
+    """One slot at the moment of its look-up: later records are not in it.
 
-    slot_ms: its time;  count: what the wheel says (messages less recalls; the chain may be longer);
-    first, last: positions of the oldest and the newest record, −1 for an empty slot;  complete: all was read.
+    slot_ms: its time;  count: according to the wheel (messages less recalls; the chain may be longer);
+    first, last: positions of the oldest and the newest record, −1 for an empty slot;  complete: was all of it read?
 
-        while not slot.read(2000): …      # let others work
+        while not slot.read(2000): …      # let other work run
         for page in slot.pages(): …
     """
 
@@ -93,9 +93,9 @@ class TimerSlot:
         self._precision_ms = precision_ms
         self._after = after
         self._next = self.last if log.holds(self.last) else NONE
-        #: Followed: the newest page first; looked through: the oldest first.
+        #: If the chain is followed, the newest page first; if the range is scanned, the oldest first.
         self._pages: list[TimerRecords] = []
-        #: What the oldest record of the pages that were looked through is chained to.
+        #: The predecessor of the oldest scanned record.
         self._begin_link = NONE
         self._scan_at = self._scan_begin() if self._is_dense() else NONE
         self.complete = self._next == NONE or self._next <= after
@@ -109,7 +109,7 @@ class TimerSlot:
         return self._next - self._scan_begin() <= _STRETCH * RECORD_SIZE * max(self.count, 1)
 
     def read(self, limit: int) -> bool:
-        """Read on, up to about LIMIT records; return whether the whole slot is read now."""
+        """Continue reading, up to about LIMIT records; return whether the whole slot is read now."""
         if not self.complete:
             if self._scan_at != NONE:
                 self._scan(limit)
@@ -126,10 +126,8 @@ class TimerSlot:
         """Return all records of the slot, oldest first; only once `complete`. Joins the pages: 40 ms for a million."""
         return TimerRecords.joined(self.pages()) if self._pages else TimerRecords.none()
 
-    # --- step by step --------------------------------------------------------------------------------------------
-
     def _follow(self, limit: int) -> None:
-        """Follow the chain through at most LIMIT records."""
+        """Follow the chain through up to LIMIT records."""
         position, after = self._next, self._after
         found: list[int] = []
         while position > after and len(found) < limit:
@@ -158,10 +156,8 @@ class TimerSlot:
             self._pages.reverse()
             self.complete = True
 
-    # --- at once -------------------------------------------------------------------------------------------------
-
     def _scan(self, limit: int) -> None:
-        """Look through LIMIT records from where the last call stopped."""
+        """Scan LIMIT records from the end of the last call on."""
         file = self._log.files.file_at(self._scan_at)
         if file is None:
             self._scan_at = NONE
@@ -196,7 +192,7 @@ class TimerSlot:
         self._pages.append(TimerRecords.of(positions[begin:], rows[begin:]))
 
     def _finish_scan(self) -> None:
-        """Keep what is chained to the newest record; if the links lead elsewhere, follow them instead."""
+        """Keep the records chained to the newest one; if the links lead elsewhere, follow them instead."""
         self._scan_at = NONE
         link = self._begin_link
         is_end = link <= self._after or not self._log.holds(link)

@@ -5,8 +5,8 @@ others of its slot; there is one slot per `timer_precision_ms`, and the wheel ha
 enters messages with `enqueue`, reads slots from `read_ms` on, and reports deliveries with `delivered_up_to`.
 
 After a kill everything that was entered is there (missing records are entered again from the queue), and the read time
-is up to two seconds old. After a power cut the same holds for what the commit log has on disk. The checkpoint never
-claims what is not on disk, so messages may be delivered twice, but are not lost.
+is up to two seconds old. After a power cut the same is true for the part of the commit log that is on disk. The
+checkpoint never claims data that is not on disk, so messages may be delivered twice, but are not lost.
 
 Slots span less than two weeks from `read_ms` on. Source: store-format.md §7.2 and RocketMQ's TimerMessageStore.
 """
@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 
 from ...proto.errors import CorruptState, DiskFailure, StoreFull
+from ...proto.facts import Facts
 from ...proto.record_run import Longs
 from ...proto.topics import TIMER_TOPIC
 from ..checkpoints import TimerCheckpoint, TimerCheckpointFile
@@ -43,21 +44,21 @@ from .slot import TimerSlot
 logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = "timermetrics"
-#: Time that passed without anything to hand on is written down that often.
+#: Interval at which the read time is saved while nothing is delivered.
 _IDLE_MS: Final = 60_000
-#: Up to so many records, plain Python is faster than numpy.
+#: Up to this many records, plain Python is faster than numpy.
 _FEW: Final = 24
 
 
 class TimerMetrics:
-    """How many scheduled messages of each topic of the store at ROOT wait: config/timermetrics.
+    """The number of pending scheduled messages of each topic of the store at ROOT: config/timermetrics.
 
     NOW_MS stamps changes. The counts are only shown, not used for delivery. Changes of the last second before a kill
     may be missing.
     """
 
     def __init__(self, disk: Disk, root: str, now_ms: Callable[[], int]) -> None:
-        """Read the file; one that does not parse, with its backup, counts as empty."""
+        """Read the file; if it and its backup do not parse, it counts as empty."""
         self._now_ms = now_ms
         self._file = StateFile(disk, root, FILE_NAME)
         self._counts: dict[str, TimedCount] = {}
@@ -66,15 +67,17 @@ class TimerMetrics:
         try:
             loaded = self._file.load(parse_timer_metrics)
         except CorruptState as error:
-            logger.warning("timer metrics start from zero", extra={"reason": error.message})
+            logger.warning(
+                "timer metrics unreadable, counts start from zero %s", Facts(reason=error.message)
+            )
             return
         if loaded.problem:
-            logger.warning("timer metrics", extra={"reason": loaded.problem})
+            logger.warning("timer metrics repaired %s", Facts(reason=loaded.problem))
         if loaded.value is not None:
             self._version, self._counts = loaded.value
 
     def add(self, topic: str, count: int) -> int:
-        """Count COUNT (less than 0: delivered or recalled) messages of TOPIC; return how many wait now.
+        """Add COUNT (negative: delivered or recalled) to the number of messages of TOPIC; return the new number.
 
         Costs less than a microsecond; the file follows within about a second.
         """
@@ -87,18 +90,18 @@ class TimerMetrics:
         return found.count
 
     def replace(self, counts: Mapping[str, int]) -> None:
-        """Let so many messages of each topic of COUNTS wait."""
+        """Set the number of pending messages of each topic to COUNTS."""
         for topic, count in counts.items():
             if (more := count - self.count(topic)) != 0:
                 self.add(topic, more)
 
     @property
     def version(self) -> DataVersion:
-        """Another one after each change of a count."""
+        """Changes with each change of a count."""
         return self._version
 
     def count(self, topic: str) -> int:
-        """Return how many messages of TOPIC wait."""
+        """Return the number of pending messages of TOPIC."""
         found = self._counts.get(topic)
         return 0 if found is None else found.count
 
@@ -110,11 +113,11 @@ class TimerMetrics:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return what waits, by topic."""
+        """Return the number of pending messages by topic."""
         return {topic: found.count for topic, found in self._counts.items()}
 
     def take_text(self) -> str | None:
-        """Return what the file should hold, if that changed since the last call."""
+        """Return the new content of the file, if it changed since the last call."""
         if not self._changed:
             return None
         self._changed = False
@@ -141,7 +144,7 @@ class Claim:
     always: bool = False
 
     def is_news(self, known: TimerCheckpoint) -> bool:
-        """Does it say more than KNOWN?"""
+        """Does it differ from KNOWN enough to be written?"""
         if self.always:
             return True
         if (self.timer_end, self.queue_offset) != (known.log_flushed, known.queue_offset):
@@ -149,13 +152,13 @@ class Claim:
         return known.last_read_ms < self.worth_ms or self.read_ms - known.last_read_ms >= _IDLE_MS
 
     def values(self, known: TimerCheckpoint, now_ms: int) -> TimerCheckpoint:
-        """Return the checkpoint that says so."""
+        """Return the checkpoint of this state."""
         return known.advanced(self.read_ms, self.timer_end, self.queue_offset, now_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPart:
-    """Writes VALUES, as a step of the flusher after the data that they are about."""
+    """Writes VALUES, as a part of a flush job after the data that they are about."""
 
     file: TimerCheckpointFile
     values: TimerCheckpoint
@@ -163,13 +166,13 @@ class CheckpointPart:
     def sync(self) -> None:
         try:
             self.file.write(self.values)
-        except StoreFull as error:  # An older checkpoint is as true: recovery begins earlier.
-            logger.warning("timer checkpoint not written", extra={"reason": error.message})
+        except StoreFull as error:  # An older checkpoint is valid, too: recovery begins earlier.
+            logger.warning("timer checkpoint not written %s", Facts(reason=error.message))
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsPart:
-    """Writing TEXT to the metrics file, as something that a flusher does."""
+    """Writes TEXT to the metrics file, as a part of a flush job."""
 
     metrics: TimerMetrics
     text: str
@@ -177,12 +180,12 @@ class MetricsPart:
     def sync(self) -> None:
         try:
             self.metrics.save(self.text)
-        except StoreFull as error:  # Then the counts are those of the last time.
-            logger.warning("timer metrics not written", extra={"reason": error.message})
+        except StoreFull as error:  # Then the file keeps the previous counts.
+            logger.warning("timer metrics not written %s", Facts(reason=error.message))
 
 
 class TimerStore:
-    """The timers of one store; `recovery.open_timers` makes it.
+    """The timers of one store, created by `recovery.open_timers`.
 
     read_ms: start of the oldest slot that was not completely delivered, a multiple of the precision (currReadTimeMs in
     RocketMQ);  queue_offset: next message of the timer topic to enter (commitQueueOffset);  metrics: how many messages
@@ -201,7 +204,7 @@ class TimerStore:
         self._parts = parts
         self._health = health
         self._now_ms = now_ms
-        #: The read time that was reached last, and what of the timer topic had been entered then; None: none was.
+        #: The last read time, and the queue offset of the timer topic that had been entered then; None: none.
         self.reached: tuple[int, int] | None = None
         #: Partly delivered slots by their time: log offset of the newest message that was examined, and the due time
         #: up to which all were delivered. The broker maintains it.
@@ -210,25 +213,23 @@ class TimerStore:
         self._worth_ms = 0
         self._flushed_offset = 0
 
-    # --- what waits ----------------------------------------------------------------------------------------------
-
     @property
     def read_ms(self) -> int:
         return self.ring.read_time * self.precision_ms
 
     @property
     def pending(self) -> int:
-        """Return how many records wait in all slots (recalls taken off)."""
+        """Return the number of pending records in all slots, less recalls."""
         return self.ring.pending
 
     def count(self, slot_ms: int) -> int:
-        """Return how many records wait in the slot of SLOT_MS (recalls taken off); 0 for one that is over."""
+        """Return the number of pending records in the slot of SLOT_MS, less recalls; 0 for one that has passed."""
         time = slot_ms // self.precision_ms
         found = self.ring.get(time) if time >= self.ring.read_time else None
         return found[2] if found else 0
 
     def oldest_log_offset(self) -> int | None:
-        """Return where in the commit log the oldest message that waits begins; None if none does."""
+        """Return the log offset of the oldest pending message; None if there is none."""
         times = self.ring.pending_times()
         if not len(times):
             return None
@@ -258,10 +259,8 @@ class TimerStore:
         )
 
     def go_on_at(self, queue_offset: int) -> None:
-        """Have the message at QUEUE_OFFSET of the timer topic be the next to enter."""
+        """Make the message at QUEUE_OFFSET of the timer topic the next one to enter."""
         self.queue_offset = queue_offset
-
-    # --- entering ------------------------------------------------------------------------------------------------
 
     def enqueue(self, batch: TimerBatch, now_ms: int) -> None:
         """Enter BATCH, which begins at `queue_offset` of the timer topic; all of it or nothing.
@@ -282,7 +281,7 @@ class TimerStore:
         self.queue_offset = batch.next_queue_offset
 
     def _prepare(self) -> None:
-        """Make the files that are not there yet."""
+        """Create missing files."""
         if not self.ring.is_open:
             self.ring.create()
         self.checkpoint.open()
@@ -320,17 +319,15 @@ class TimerStore:
     def _check_place(self, time: int) -> None:
         if time >= self.ring.end_time:
             raise StoreFull(
-                f"the timer wheel has no place for slot {time * self.precision_ms} while slot {self.read_ms} was"
-                " not handed on: it spans two weeks; wait until overdue messages were delivered",
+                f"slot {time * self.precision_ms} does not fit the timer wheel while slot {self.read_ms} is"
+                " undelivered: it spans two weeks. Wait until overdue messages are delivered",
                 reason="behind",
                 slot_ms=time * self.precision_ms,
                 read_ms=self.read_ms,
             )
 
-    # --- handing on ----------------------------------------------------------------------------------------------
-
     def delivered_up_to(self, read_ms: int) -> None:
-        """Everything in the slots before READ_MS, a multiple of the precision, was handed on; it never goes back."""
+        """Note that all slots before READ_MS, a multiple of the precision, were delivered; it never decreases."""
         time = read_ms // self.precision_ms
         if time <= self.ring.read_time:
             return
@@ -381,14 +378,14 @@ class TimerStore:
             self.log.files.sync()
             at = places[0][0]
             file = self.log.files.file_at(at)
-            assert file is not None, "just written"
+            assert file is not None, "the log was just written"
             file.put(at - file.start, data[:RECORD_SIZE])
         except BaseException:
             self.log.files.truncate(end)
             raise
 
     def _sync_commit_log(self) -> None:
-        """Wait for the commit log, whatever its own flusher is at."""
+        """Sync the commit log, independently of its own flusher."""
         files = self._parts.log.files
         self._parts.disk.sync_folder(files.folder)
         for file in files.files:
@@ -413,8 +410,6 @@ class TimerStore:
         magic, slot_ms = ORDINARY | DELETE, time * self.precision_ms
         place = int(offsets[0]), int(sizes[0])
         return RECORD.pack(RECORD_SIZE, last, magic, slot_ms, 0, *place, 0, 0), (time, first, count)
-
-    # --- to disk -------------------------------------------------------------------------------------------------
 
     def _state(self) -> Claim:
         return Claim(
@@ -448,14 +443,14 @@ class TimerStore:
         try:
             self.checkpoint.open()
             self.ring.write_dirty()
-        except StoreFull as error:  # An older checkpoint is as true: recovery begins earlier.
-            logger.warning("timer wheel not written", extra={"reason": error.message})
+        except StoreFull as error:  # An older checkpoint is valid, too: recovery begins earlier.
+            logger.warning("timer wheel not written %s", Facts(reason=error.message))
             return []
         values = claim.values(known, self._now_ms())
         return [*self.log.take_dirty(), self.ring, CheckpointPart(self.checkpoint, values)]
 
     def flush(self, *, all_of_it: bool = False) -> bool:
-        """Flush everything to disk now; the commit log is there already. DiskFailure if that failed.
+        """Flush everything to disk now, after the commit log. Raises DiskFailure.
 
         Return False if the disk was full for some of it. Without ALL_OF_IT only changes are written.
         """
@@ -473,12 +468,12 @@ class TimerStore:
         said = (known.last_read_ms, known.log_flushed, known.queue_offset)
         return said == (state.read_ms, state.timer_end, state.queue_offset)
 
-    def distrust_device(self) -> None:
-        """After a kill, what was written last may be in the page cache only."""
+    def mark_all_dirty(self) -> None:
+        """Mark everything as dirty: after a kill, the last writes may be only in the page cache."""
         self.log.files.mark_dirty()
 
     def delete_expired(self, min_log_offset: int) -> int:
-        """Delete leading files of the timer log whose messages all lie before MIN_LOG_OFFSET; return how many."""
+        """Delete leading files of the timer log whose messages are all before MIN_LOG_OFFSET; return how many."""
         return self.log.delete_expired(min_log_offset)
 
     def close(self) -> None:

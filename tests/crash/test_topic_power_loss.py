@@ -41,7 +41,7 @@ class World:
         background = self.rig.store._background
         background.log_flusher = background.group._flusher = self.flusher
         self.rig.topics.kept.start(self.saver, self.flusher, lambda function: function())
-        self.rig.store.rely_on(self.rig.topics.kept.when_safe)
+        self.rig.store.sync_before_log(self.rig.topics.kept.when_safe)
         self.topics: list[str] = []
 
     async def step(self) -> None:

@@ -72,7 +72,7 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
         call = Shell(server.nameserver)
         for arguments, code, sentence in (
             (("advance", "1h"), 1, "start it with --clock virtual"),
-            (("advance", "soon"), 2, "no length of time"),
+            (("advance", "soon"), 2, "not a duration"),
             (("now", "--broker", "nobody"), 3, "'nobody' is not registered"),
         ):
             done = call("clock", *arguments)

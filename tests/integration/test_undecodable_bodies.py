@@ -81,7 +81,7 @@ def test_documents_have_the_stored_bytes_and_why(call: Shell) -> None:
     for document, (body, _) in zip(found[1:4], BODIES[1:], strict=True):
         assert document["body"] is None
         assert base64.b64decode(document["body_base64"]) == body
-    assert "cannot be read" in found[1]["body_fault"]
+    assert "cannot be decompressed" in found[1]["body_fault"]
     assert "limit" in found[2]["body_fault"]
     assert "type 7" in found[3]["body_fault"]
 

@@ -392,7 +392,7 @@ def test_a_topic_with_queues_of_both_kinds_is_refused(tmp_path: Path) -> None:
     for folder in ("consumequeue", "batchconsumequeue"):
         (tmp_path / folder / "T" / "0").mkdir(parents=True)
 
-    with pytest.raises(StoreMismatch, match="a topic has one kind"):
+    with pytest.raises(StoreMismatch, match="a topic has only one kind"):
         ConsumeQueues.load(OsDisk(), config(tmp_path))
 
 

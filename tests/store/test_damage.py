@@ -53,8 +53,8 @@ def test_it_is_kept_aside_and_told_once(tmp_path: Path, caplog: pytest.LogCaptur
         bodies_of(store, "T", 0)
 
     assert (tmp_path / "pocketmq/broken" / f"log-{at:020d}").read_bytes() == damaged
-    [told] = [one for one in caplog.records if "is damaged" in one.message]
-    said = told.__dict__
+    [said] = [one.args for one in caplog.records if "damaged record found" in one.message]
+    assert isinstance(said, dict)
     assert (said["topic"], said["queue"], said["queue_offset"]) == ("T", 0, 4)
     assert said["log_offset"] == at
     store.close()

@@ -187,7 +187,7 @@ def test_a_file_that_vanished_reads_as_zeros_in_the_overlay(
     (tmp_path / "f").unlink()
 
     assert bytes(mapping.view) == bytes(3)
-    assert "vanished" in caplog.text
+    assert "disappeared" in caplog.text
 
 
 def test_the_overlay_of_a_sparse_giant_costs_nothing() -> None:

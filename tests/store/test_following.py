@@ -170,9 +170,9 @@ def test_what_does_not_continue_the_log_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgument, match="is not the end of the log, 200") as raised:
             take(follower, data[200:], offset)
         assert raised.value.details["field"] == "offset"
-    with pytest.raises(CorruptRecord, match="damaged on the way, send them again"):
+    with pytest.raises(CorruptRecord, match="damaged in transfer, send them again"):
         follower.append_raw(data[200:], 200, zlib.crc32(data[200:]) ^ 1)
-    with pytest.raises(InvalidArgument, match="go across the end of a log file of 4,096"):
+    with pytest.raises(InvalidArgument, match="cross the end of a log file of 4,096"):
         take(follower, raw(master, 200, 4000) + bytes(4000), 200)
 
     assert follower.raw_end == 200
@@ -182,11 +182,11 @@ def test_what_does_not_continue_the_log_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("at", "value", "why"),
     [
-        (4, b"\0\0\0\0", "no record: size"),
-        (0, b"\0\0\0\7", "no record: size 7"),
-        (0, b"\0\1\0\0", "no record: size 65,536"),
-        (28, b"\0\0\0\0\0\0\0\7", "says another place"),
-        (84, b"\7\7\7\7", "not well formed"),
+        (4, b"\0\0\0\0", "not a record: size"),
+        (0, b"\0\0\0\7", "not a record: size 7"),
+        (0, b"\0\1\0\0", "not a record: size 65,536"),
+        (28, b"\0\0\0\0\0\0\0\7", "has another log offset"),
+        (84, b"\7\7\7\7", "malformed"),
     ],
 )
 def test_bytes_that_are_no_records_are_not_taken(
@@ -198,7 +198,7 @@ def test_bytes_that_are_no_records_are_not_taken(
     data = bytearray(raw(master, 0, 4096))
     data[first + at : first + at + len(value)] = value
 
-    with pytest.raises(CorruptRecord, match=rf"cannot be followed at {first}: .*{why}"):
+    with pytest.raises(CorruptRecord, match=rf"cannot follow the master.s log at {first}: .*{why}"):
         take(follower, bytes(data), 0)
 
     assert follower.raw_end == follower.max_log_offset == 0
@@ -207,7 +207,7 @@ def test_bytes_that_are_no_records_are_not_taken(
 
 def test_a_store_that_is_no_replicas_does_not_follow(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store")
-    with pytest.raises(StoreMismatch, match="was not opened as one of a replica set"):
+    with pytest.raises(StoreMismatch, match="was not opened as part of a replica set"):
         store.follow()
     store.append(make_run("A", 0, [b"one"]))
 

@@ -74,7 +74,7 @@ def test_what_was_made_again_is_told(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert bodies_of(store, "A", 0) == BODIES
 
     assert store.lost_entries.count == 1
-    assert "queue entry contradicted the log: made again" in caplog.text
+    assert "queue entry contradicted the log, repaired" in caplog.text
     store.close()
 
 
@@ -144,7 +144,7 @@ def test_a_gap_too_wide_to_be_searched_is_told(
     seen = store.read_queue("A", 0, 0, COUNT, 1 << 20)
 
     assert seen.lost == 1
-    assert "their records are not looked for" in caplog.text
+    assert "too far apart to repair" in caplog.text
     store.close()
 
 
@@ -179,7 +179,7 @@ def test_no_flipped_bit_of_an_entry_survives_a_start(tmp_path: Path, number: int
 
         assert entries_of(tmp_path) == sound, f"bit {bit} of entry {number}"
         [told] = [one.text() for one in store.recovery.findings if "A/0" in one.path]
-        assert "made again from the log" in told
+        assert "rebuilt from the log" in told
         assert bodies_of(store, "A", 0) == BODIES
         store.close()
 

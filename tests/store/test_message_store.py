@@ -151,7 +151,7 @@ def test_the_end_of_a_queue_reads_as_nothing(store: MessageStore) -> None:
 def test_an_offset_outside_the_queue_is_an_error_with_the_bounds(store: MessageStore) -> None:
     store.append(make_run("T", 0, BODIES[:3]))
 
-    with pytest.raises(OffsetOutOfRange, match="offset 4 of T/0 lies outside 0 to 3"):
+    with pytest.raises(OffsetOutOfRange, match="offset 4 of T/0 is outside of 0 to 3"):
         store.read_queue("T", 0, 4, 10, 1000)
     with pytest.raises(QueueNotFound, match="no queue T/1"):
         store.read_queue("T", 1, 0, 10, 1000)
@@ -240,9 +240,9 @@ def test_a_run_that_fits_no_file_is_refused_and_leaves_nothing(store: MessageSto
     store.append(make_run("T", 0, BODIES[:1]))
     end = store.max_log_offset
 
-    with pytest.raises(MessageTooLarge, match="must lie in one log file"):
+    with pytest.raises(MessageTooLarge, match="do not fit one log file"):
         store.append(make_run("T", 0, [b"x" * 900] * 5, whole=True))
-    with pytest.raises(MessageTooLarge, match="must lie in one log file"):
+    with pytest.raises(MessageTooLarge, match="do not fit one log file"):
         store.append(make_run("T", 0, [b"x", b"x" * 5000]))
 
     assert store.max_log_offset == end
@@ -719,7 +719,7 @@ def test_retention_says_what_it_cannot_look_at_and_goes_on_later(
     store.append(make_run("T", 0, [b"one"]))
     with monkeypatch.context() as patched:
         patched.setattr(OsDisk, "modified_ms", broken)
-        with pytest.raises(DiskFailure, match=r"look at files of .*commitlog"):
+        with pytest.raises(DiskFailure, match=r"read the times of files of .*commitlog"):
             store.clean()
 
     assert store.clean().log_files == 0

@@ -361,7 +361,7 @@ def test_a_record_whose_properties_were_not_written_to_their_end_is_none(
     assert store.by_message_id(record.message_id) is None
     assert (store.max_log_offset == record.log_offset) == (place == -1)
     text = store.recovery.text()
-    assert ("its topic or properties were not written to their end" in text) == (place == 4), text
+    assert ("the end of its topic or properties was not written" in text) == (place == 4), text
     store.close()
     require_second_recovery_changes_nothing(tmp_path)
 

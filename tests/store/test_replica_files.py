@@ -52,13 +52,13 @@ def test_a_crc_of_zero_is_not_compared_and_a_last_line_needs_no_end() -> None:
         ("", "does not begin with the number"),
         ("1\n", "does not begin with the number"),
         ("x\n0\n1-0\n", "does not begin with the number"),
-        ("2\n1725254278\n1-0\n", "1 entries, and says 2"),
-        ("1\n1725254279\n1-0\n", "is 1725254278, and it says 1725254279"),
-        ("1\n0\n1\n", "'1' is no epoch and start"),
-        ("1\n0\n-1-0\n", "'-1-0' is no epoch"),
-        ("1\n0\n2147483648-0\n", "is no epoch"),
-        ("1\n0\n1-9223372036854775808\n", "is no epoch"),
-        ("2\n0\n1-0\n\n", "'' is no epoch"),
+        ("2\n1725254278\n1-0\n", "1 entries, but its first line says 2"),
+        ("1\n1725254279\n1-0\n", "is 1725254278, but its second line says 1725254279"),
+        ("1\n0\n1\n", "'1' is not an epoch and its start"),
+        ("1\n0\n-1-0\n", "'-1-0' is not an epoch"),
+        ("1\n0\n2147483648-0\n", "is not an epoch"),
+        ("1\n0\n1-9223372036854775808\n", "is not an epoch"),
+        ("2\n0\n1-0\n\n", "'' is not an epoch"),
         ("2\n0\n2-0\n1-9\n", "epoch 1 from 9 does not follow 2 from 0"),
         ("2\n0\n1-9\n2-9\n", "epoch 2 from 9 does not follow 1 from 9"),
     ],
@@ -93,9 +93,9 @@ NOTE = '{"format":1,"epochSeen":7,"unclean":false,"synced":4,"confirm":4,"bootId
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("7", "no JSON object"),
+        ("7", "not a JSON object"),
         ("{", "Expecting"),
-        (NOTE.replace('t":1', 't":2'), '"format" is 2, and this program knows 1'),
+        (NOTE.replace('t":1', 't":2'), '"format" is 2, but this version knows only 1'),
         ('{"format":1}', '"unclean" is None'),
         (NOTE.replace("7", "-1"), '"epochSeen" is -1'),
         (NOTE.replace("7", "true"), '"epochSeen" is True'),
@@ -126,7 +126,7 @@ def test_nothing_is_written_that_cannot_be_read_back() -> None:
         with pytest.raises(ValueError, match=r"not a number from 0 to|above the limit"):
             render_note(note)
     for epochs in ([(2**31, 0)], [(1, 2**63)], [(2, 0), (1, 9)], [(1, 9), (2, 9)]):
-        with pytest.raises(ValueError, match=r"is no epoch|does not follow"):
+        with pytest.raises(ValueError, match=r"is not an epoch|does not follow"):
             render_epochs(epochs)
     for identity in (BrokerIdentity("a#b", "c", 1), BrokerIdentity(" a", "c", 1)):
         with pytest.raises(ValueError, match=r"is not cluster|another identity"):

@@ -98,7 +98,7 @@ def test_a_smashed_record_is_left_out_and_read_past(
     bodies = bodies_of(store, "T", 0)
 
     assert bodies == [b"%d" % number for number in range(10) if number != 4]
-    assert "records are not where their queue entries say" in caplog.text
+    assert "queue entries without their records" in caplog.text
 
 
 def test_records_of_a_missing_log_file_are_left_out(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_damaged_entry_that_asks_for_far_too_much_is_not_copied(
 
     assert found.rows.tolist() == [0, 2, 3]
     assert len(found.records) == int(sizes[[0, 2, 3]].sum())
-    assert "records are not where their queue entries say" in caplog.text
+    assert "queue entries without their records" in caplog.text
     store.close()
 
 

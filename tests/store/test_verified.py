@@ -111,10 +111,10 @@ def test_a_stop_is_clean_where_queues_cannot_be_summed_up(
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(ConsumeQueues, "sum_up", unread)
+        patched.setattr(ConsumeQueues, "update_sums", unread)
         store.close()
 
-    assert "not noted as verified" in caplog.text
+    assert "verified snapshot not saved" in caplog.text
     store = open_store(tmp_path)
     assert store.recovery.clean
     assert bodies_of(store, "T", 0) == [b"one"]

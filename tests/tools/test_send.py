@@ -195,7 +195,7 @@ def test_a_receipt_for_programs_has_time_and_handle(
     [
         (["--delay", "2h", "--at", "18:00"], "one of --delay, --at and --level"),
         (["--delay", "2h", "--level", "1"], "one of --delay, --at and --level"),
-        (["--delay", "soon"], "no length of time"),
+        (["--delay", "soon"], "not a duration"),
         (["--delay", "0s"], "leave it out"),
         (["--at", "soon"], "--delay 2h"),
         (["--at", "+2h"], "--delay 2h"),

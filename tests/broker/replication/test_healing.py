@@ -93,7 +93,7 @@ async def test_consumers_of_a_moved_master_get_a_message_that_was_damaged_while_
 
         assert bodies_of(damaged.store, TOPIC, 0) == BODIES
         await equal(world)
-        assert "damage in the log was replaced from another replica" in caplog.text
+        assert "damage in the log repaired from another replica" in caplog.text
         status = damaged.running.status()
         assert (status.damaged, status.healed) == (0, 1)
 
@@ -161,7 +161,7 @@ async def test_what_nobody_has_is_covered_and_the_set_goes_on(
         assert list(places(master)) == list(places(new)) == [of_body]
         kept = list((master.path / "pocketmq/broken").iterdir())
         assert [path.name for path in kept] == [f"log-{head:020d}"]
-        assert "no replica has what stood there" in caplog.text
+        assert "no replica has them" in caplog.text
 
 
 async def test_a_replica_with_damage_is_not_elected_while_a_healthy_one_can(

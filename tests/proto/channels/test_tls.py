@@ -135,7 +135,7 @@ async def test_a_server_that_takes_tls_alone_says_so_to_who_speaks_plaintext() -
         writer.close()
         await writer.wait_closed()
     assert said.startswith(b"HTTP/1.1 400 ")
-    assert b"TLS alone" in said
+    assert b"accepts only TLS" in said
 
 
 async def test_a_connection_that_is_lost_amid_the_handshake_may_be_made_later() -> None:

@@ -97,7 +97,8 @@ def test_a_refusal_names_the_folder_that_stands_for_a_file(
     location = StoreLocation(str(store), str(store), "broker-a")
 
     with pytest.raises(
-        StoreMismatch, match=rf"{store}/{name} is, or holds, a folder .*: move it away; `pocketmq"
+        StoreMismatch,
+        match=rf"{store}/{name} is, or contains, a folder .*: move it away; `pocketmq",
     ):
         open_cold(location, now_ms=SystemClock().now_ms(), recovery=recovery)
 
