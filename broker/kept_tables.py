@@ -166,7 +166,7 @@ def copy_group_tables(disk: Disk, root: str, store: MessageStore, clock: Reading
     """Copy statistics, offset metadata and deliveries of the store at ROOT on DISK to STORE, which no broker uses."""
     found: list[AnyTable] = [statistics_table(), commit_text_table(), DeliveryTable()]
     files = read_entries(disk, f"{root}/pocketmq/{FOLDER}", found, _StoreLog(store))
-    if store.ended_cleanly and not files.ended:
+    if store.last_stop_was_clean and not files.ended:
         found.pop()  # Another broker may have run on the source since, and delivered.
     if not any(len(table) for table in found):
         return

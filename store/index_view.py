@@ -66,7 +66,9 @@ class PagedIndex:
         if not 0 <= header.begin_ms <= header.end_ms:
             return "ends before it begins"
         if self.used and self._entry(self.used)[1] != header.end_log_offset:
-            return "has another end than its newest key (or other sizes: give them with --broker-conf)"
+            return (
+                "has another end than its newest key (or other sizes: give them with --broker-conf)"
+            )
         return None
 
     def follow(self, wanted: int, begin_ms: int, end_ms: int) -> Iterator[Candidate]:

@@ -167,7 +167,7 @@ def _ask(connected: socket.socket, address: str, service: str, until: float) -> 
 def _check_open(address: str, event: object) -> None:
     """Raise TlsFailed or ConnectionLost if EVENT ends the call."""
     if isinstance(event, GoAwayReceived) and event.code == ErrorCode.INADEQUATE_SECURITY:
-        raise TlsFailed(f"{address}: TLS failed: the server takes no plaintext: connect with TLS")
+        raise TlsFailed(f"{address}: TLS failed: the server accepts no plaintext: connect with TLS")
     if isinstance(event, GoAwayReceived) and event.reason:
         raise ConnectionLost(f"{address} ended the connection: {event.reason}")
     if isinstance(event, StreamReset | GoAwayReceived | ConnectionEnded):
