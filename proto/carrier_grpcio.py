@@ -9,7 +9,7 @@ This is the only module that imports grpc (the extra `grpcio`). A port has plain
 
 grpc runs one task per call. A unary handler is called in this task; a call that is answered `LATER` waits there for a
 future. The task of a stream is its only writer: it drains a deque of encoded messages. A second task reads and calls
-the receiver. There is no task per message.
+the receiver.
 
 `stop` is graceful: new calls are refused, receivers get `on_end` and may finish. Calls still open after the grace
 period fail with ShuttingDown, also a stream that calls `finish`. Not thread-safe: its event loop owns everything.

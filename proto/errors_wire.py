@@ -1,8 +1,8 @@
 """Errors on the wire: `PocketMQError` to and from the message `pocketmq.v1.Error` and gRPC statuses.
 
 A failed call has its gRPC status, the message of the error as the status text, and in the trailing metadata
-`pocketmq-error-bin` a serialised `pocketmq.v1.Error`: class name, message, details. In streams the same
-`pocketmq.v1.Error` is part of a reply. The receiver creates the same class again, with the same details. For a status
+`pocketmq-error-bin` a serialised `pocketmq.v1.Error`: class name, message, details. In streams it is
+part of a reply. The receiver creates the same class again, with the same details. For a status
 without this metadata (by gRPC itself, or another server), `from_rpc_error` chooses the class by its code. This module
 needs no grpc at run time.
 

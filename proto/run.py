@@ -1,4 +1,4 @@
-"""A run: records of one queue, one after the other, to be appended to a store. No input or output.
+"""A run: records of one queue, one after the other, for a store.
 
 A few standard records (V1 between IPv4 hosts, no transaction) are read and patched one by one, because each numpy call
 would cost more. For many there are columns (record_run.py). In most large runs, records differ only in body, CRC,

@@ -5,11 +5,9 @@ Name: the start offset, decimal, padded with zeros to 20 digits. A file has its 
 recovery has not checked yet.
 
 Rules at load (RocketMQ's, except for several empty files): names are sorted and sub-directories skipped. Empty files at
-the end are deleted. Exception: a single file with another name than 0 stays, because its name is the offset at which
-the sequence continues. A file with another length than configured is refused, and so is a name that is not a number. A
-missing file is accepted: offsets in the hole belong to no file. Each loaded file counts as full until recovery calls
-`truncate`.
-
+the end are deleted, except a single file with another name than 0: the sequence continues at its offset. A file with
+another length than configured is refused, and so is a name that is not a number. A missing file is accepted. Each
+loaded file counts as full until recovery calls `truncate`.
 
 Not thread-safe: the store calls it.
 """

@@ -9,8 +9,7 @@ The policy of PocketMQ (`RecoveryPolicy.OURS`), in this order:
 4. Complete queues and index from the log (derive.py).
 
 Recovery can be repeated without a change. In a replica's log, nothing is kept after a missing file, or after the first
-damage that a power cut may have caused. Damage before a record that was on disk is noted and not changed
-(known_damage.py), and later records are kept.
+damage that a power cut may have caused. Damage before a record that was on disk is only noted (known_damage.py).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ others of its slot; there is one slot per `timer_precision_ms`, and the wheel ha
 enters messages with `enqueue`, reads slots from `read_ms` on, and reports deliveries with `delivered_up_to`.
 
 After a kill everything that was entered is there (missing records are entered again from the queue), and the read time
-is up to two seconds old. After a power cut the same is true for the part of the commit log that is on disk. The
-checkpoint never claims data that is not on disk, so messages may be delivered twice, but are not lost.
+is up to two seconds old. After a power cut the same is true for the flushed part of the commit log. The checkpoint
+never claims data that is not on disk, so messages may be delivered twice, but are not lost.
 
 Slots span less than two weeks from `read_ms` on. Source: store-format.md §7.2 and RocketMQ's TimerMessageStore.
 """
