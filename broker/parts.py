@@ -8,7 +8,6 @@ stop    refuses calls first; then each part saves its progress, once the message
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import reduce
@@ -46,8 +45,6 @@ from .topics import Topics
 from .transactions.atomic_commits import AtomicCommits
 from .transactions.transactions import Transactions
 from .unfinished_messages import UnfinishedMessages
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -171,17 +168,14 @@ class BrokerParts:
     async def close(self) -> None:
         """Save the progress of each part; raise the first error once all have tried."""
         # First the log: offsets count messages as finished because of their dead letters in it.
-        has_failed = self.store.health.failure is not None
-        errors = [] if has_failed else await self._sync_log()
-        is_log_on_disk = not has_failed and not errors
+        errors = await self._sync_log()
+        is_log_on_disk = not errors
         errors += _errors_of(self.transactions.close) + _errors_of(self.atomic_commits.close)
         await self.delays.stop()
         self.coordination.close()
         self.saver.stop()
         if is_log_on_disk:
             errors += _errors_of(self.offsets.save)
-        else:
-            logger.error("offsets not saved, the log is not on disk")
         errors += _errors_of(self.topics.kept.close) + _errors_of(self.groups.kept.close)
         try:
             await self.producers.close(synced)
@@ -194,6 +188,8 @@ class BrokerParts:
             raise errors[0]
 
     async def _sync_log(self) -> list[PocketMQError]:
+        if self.store.health.failure is not None:
+            return []  # It was reported, and no sync can help.
         try:
             await synced(self.store, self.store.max_log_offset)
         except PocketMQError as error:
