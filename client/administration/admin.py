@@ -1,8 +1,7 @@
-"""Administration for coroutines: topics, groups, offsets, brokers, single messages, dead letters.
+"""Administration: topics, groups, offsets, brokers, single messages, dead letters.
 
 Topics and groups are created on every broker of the cluster. After `create_…`, `update_…` and `delete_…` return, the
-next call of any client that uses the same name servers sees the change. `make sync` generates the admin for ordinary
-threads:
+next call of any client that uses the same name servers sees the change. `make sync` generates the class for threads:
 
     with Admin() as admin:
         admin.create_topic("orders", queues=8)
@@ -18,12 +17,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, Unpack
 
 from ...proto.clock import Clock, SystemClock
-from ...proto.errors import (
-    InvalidArgument,
-    NotAuthorized,
-    TopicExists,
-    TopicNotFound,
-)
+from ...proto.errors import InvalidArgument, NotAuthorized, TopicExists, TopicNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.time_text import check_unix_ms
 from ...proto.topics import PERMISSION_ALL, check_topic
@@ -50,12 +44,12 @@ if TYPE_CHECKING:
 
 DEFAULT_QUEUES = 8
 _TYPE_ATTRIBUTE: Final = "message.type"
-#: How long a change may take to show at the name servers.
+#: Maximum time until the name servers show a change.
 VISIBLE_TIMEOUT_MS = 10_000
 
 
 class AsyncAdmin(GroupAdmin, AsyncClient):
-    """Administers the cluster of NAMESERVERS, from coroutines. It belongs to the event loop that uses it."""
+    """Administers the cluster of some name servers, from coroutines. It belongs to the event loop that uses it."""
 
     def __init__(
         self,
@@ -65,9 +59,13 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
         connections: Connections | None = None,
         **settings: Unpack[ClientSettings],
     ) -> None:
-        """NAMESERVERS: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+        """Create an admin. Close it, or use it in an `async with` block.
 
-        Settings are those of ClientConfig. CLOCK and CONNECTIONS are for tests.
+        Args:
+            nameservers: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+            clock: For tests.
+            connections: For tests.
+            settings: Fields of ClientConfig.
         """
         config = settled(ClientConfig, nameservers, settings)
         self._session = Session(config, connections, clock or SystemClock(), Random())
@@ -76,7 +74,7 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
 
     @cached_property
     def _finding(self) -> Finder:
-        from .finding import Finder  # Reads records, for which numpy is imported.
+        from .finding import Finder  # Here, because it imports numpy.
 
         return Finder(self._session, self._brokers, self._request_timeout_ms)
 
@@ -90,10 +88,18 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
         order: bool = False,
         attributes: Mapping[str, str] | None = None,
     ) -> TopicDescription:
-        """Create topic NAME with QUEUES queues on each broker, and return it once it can be used.
+        """Create a topic on each broker that does not have it; return it when it can be used.
 
-        TYPE: NORMAL, FIFO, DELAY, TRANSACTION, or "" for none. Raises TopicExists if every broker has it, or
-        one has it with other settings. Brokers that do not have it yet get it.
+        Args:
+            name: Name of the topic.
+            queues: Number of queues on each broker.
+            type: NORMAL, FIFO, DELAY, TRANSACTION, or "" for unspecified.
+            permission: Sum of read 4, write 2, inherit 1.
+            order: Messages are ordered by message group.
+            attributes: Attributes by name.
+
+        Raises:
+            TopicExists: Every broker has the topic, or one has it with other settings.
         """
         config = request_of(
             pb.TopicConfig,
@@ -136,12 +142,23 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
         attributes: Mapping[str, str] | None = None,
         force: bool = False,
     ) -> TopicDescription:
-        """Change what is given of topic NAME, on each broker that has it; return it once the change shows.
+        """Change settings of a topic on each broker that has it; return it when the name servers show the change.
 
-        QUEUES are those to read and to write, unless READ_QUEUES or WRITE_QUEUES say otherwise: a topic shrinks in two
-        steps, fewer to write, then, when the others are read, fewer to read. Raises TopicInUse if queues that could not
-        be read any more hold messages that a group which reads the topic has not read, or that no group has read,
-        unless it is FORCEd.
+        To remove queues, first reduce `write_queues`. When consumers have read the other queues, reduce `read_queues`.
+
+        Args:
+            name: Name of the topic.
+            queues: Number of queues on each broker, to read and to write.
+            read_queues: Number of queues that consumers read, if it differs.
+            write_queues: Number of queues that producers write, if it differs.
+            type: NORMAL, FIFO, DELAY, TRANSACTION, or "" for unspecified.
+            permission: Sum of read 4, write 2, inherit 1.
+            order: Messages are ordered by message group.
+            attributes: Attributes by name.
+            force: Remove queues even if they have unread messages.
+
+        Raises:
+            TopicInUse: Queues to remove have messages that some group of the topic, or every group, has not read.
         """
         made: dict[str, pb.TopicReply] = {}
         readable = queues if read_queues is None else read_queues
@@ -159,7 +176,7 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
         fields += ["attributes"] if attributes else []
         if not fields:
             raise InvalidArgument(
-                f"topic {name!r}: nothing is to change: give one of queues, {', '.join(changes)}, attributes",
+                f"topic {name!r}: there is nothing to change. Pass one of queues, {', '.join(changes)}, attributes.",
                 field="topic",
             )
         request = pb.CreateTopicRequest(topic=config, update=True, fields=fields)
@@ -179,13 +196,13 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
         for broker, reply in described.items():
             if _without_type(reply.topic) != config:
                 raise TopicExists(
-                    f"topic {config.name!r} exists on {broker} with other settings: update it, or choose another name",
+                    f"topic {config.name!r} exists on {broker} with other settings: update it, or use another name",
                     topic=config.name,
                 )
         return described
 
     async def _visible(self, made: dict[str, pb.TopicReply]) -> TopicDescription:
-        """Wait until the name servers show the topics MADE on brokers; return the description."""
+        """Wait until the name servers show the topic as in MADE, by broker; return its description."""
         wanted = {
             broker: (reply.topic.read_queues, reply.topic.write_queues, reply.topic.permission)
             for broker, reply in made.items()
@@ -203,10 +220,10 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
         return topic_description(config, made, ())
 
     async def delete_topic(self, name: str) -> None:
-        """Delete topic NAME and its messages on every broker; return once no name server shows it."""
+        """Delete a topic and its messages on every broker; return when no name server shows it any more."""
         request = pb.DeleteTopicRequest(topic=check_topic(name))
         before: Container[str] = ()
-        with suppress(NotAuthorized):  # You may delete it all the same.
+        with suppress(NotAuthorized):  # The user may have the permission to delete it.
             before = await self._described(name)
 
         async def earlier(broker: str) -> pb.DeleteTopicReply | None:
@@ -220,7 +237,7 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
         )
 
     async def topics(self, *, include_system: bool = False) -> list[TopicDescription]:
-        """Return all topics of the cluster by name, without their queues."""
+        """Return all topics of the cluster, sorted by name, without their queues."""
         replies = await self._brokers.ask_all(
             "ListTopics",
             pb.BrokerTopicsRequest(include_system=include_system),
@@ -235,21 +252,21 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
         return [topic_description(configs[name], holders[name], ()) for name in sorted(configs)]
 
     async def hidden_topics(self) -> int:
-        """Return how many topics you may not list, on the broker that has most of them."""
+        """Return the number of topics that you are not allowed to list: the maximum of all brokers."""
         replies = await self._brokers.ask_all(
             "ListTopics", pb.BrokerTopicsRequest(max_topics=1), pb.BrokerTopicsReply
         )
         return max((one.hidden for one in replies.values()), default=0)
 
     async def hidden_groups(self) -> int:
-        """Return how many groups you may not list, on the broker that has most of them."""
+        """Return the number of groups that you are not allowed to list: the maximum of all brokers."""
         replies = await self._brokers.ask_all(
             "ListGroups", pb.GroupListRequest(), pb.GroupListReply
         )
         return max((one.hidden for one in replies.values()), default=0)
 
     async def describe_topic(self, name: str) -> TopicDescription:
-        """Return topic NAME with its queues on all brokers. Raises TopicNotFound."""
+        """Return a topic with its queues on all brokers. Raises TopicNotFound."""
         replies = await self._described(name)
         queues = [
             queue_description(broker, offsets)
@@ -270,14 +287,21 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
         max_messages: int = 64,
         read_from: ReadFrom = "master",
     ) -> list[ReceivedMessage]:
-        """Return the newest MAX_MESSAGES of TOPIC with KEY (one of its keys, or its id) or with TAG, oldest first.
+        """Look up messages of a topic by key or tag; return the newest ones, oldest first.
 
-        Of each broker these are 16 MiB at most, and at least one. Tags are found only where the broker's store indexes
-        them. BEGIN_MS and END_MS (0: no end) bound the time when they were stored, both included. READ_FROM "any":
-        replicas that follow look, and masters where these find nothing.
+        Each broker returns up to 16 MiB, and at least one message.
+
+        Args:
+            topic: Topic of the messages.
+            key: A key of the message, or its id.
+            tag: Tag of the message. Only brokers that index tags find it.
+            begin_ms: Start of the store time, included, in Unix milliseconds.
+            end_ms: End of the store time, included, in Unix milliseconds; 0: no end.
+            max_messages: Maximum number of messages.
+            read_from: "any": followers search first, and masters if followers find nothing.
         """
         if (key is None) == (tag is None):
-            raise InvalidArgument("give either a key or a tag to look for", field="key")
+            raise InvalidArgument("pass either key=… or tag=…", field="key")
         request = request_of(
             pb.LookupRequest,
             topic=check_topic(topic),
@@ -295,9 +319,9 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
     async def lookup_id(
         self, message_id: str, topic: str | None = None, *, read_from: ReadFrom = "master"
     ) -> ReceivedMessage:
-        """Return the message with MESSAGE_ID, the producer's or the offset message id. Raises MessageNotFound.
+        """Return the message with MESSAGE_ID: the id that the producer set, or the offset message id.
 
-        Without TOPIC a producer's id is looked for in all topics.
+        Without TOPIC, all topics are searched. Raises MessageNotFound.
         """
         topics = [topic] if topic is not None else [item.name for item in await self.topics()]
         return await self._finding.by_id(
@@ -313,7 +337,7 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
         max_messages: int = 64,
         read_from: ReadFrom = "master",
     ) -> list[ReceivedMessage]:
-        """Return up to MAX_MESSAGES of TOPIC stored from BEGIN_MS up to, and without, END_MS, oldest first."""
+        """Return up to MAX_MESSAGES of TOPIC stored from BEGIN_MS until before END_MS, oldest first."""
         return await self._finding.by_time(
             topic, begin_ms, end_ms, max_messages, reads_any(read_from)
         )
@@ -327,9 +351,11 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
         max_messages: int = 1,
         read_from: ReadFrom = "master",
     ) -> list[ReceivedMessage]:
-        """Return up to MAX_MESSAGES of QUEUE of TOPIC from queue offset OFFSET on, which must be there.
+        """Return up to MAX_MESSAGES of QUEUE of TOPIC, from the message at OFFSET on.
 
-        Raises MessageNotFound, OffsetOutOfRange, or QueueNotFound, also for a number that several brokers have.
+        Raises:
+            MessageNotFound: There is no message at OFFSET.
+            QueueNotFound: There is no such queue, or QUEUE is a number that several brokers have.
         """
         return await self._finding.by_offset(
             topic, queue, offset, max_messages, reads_any(read_from)
@@ -347,7 +373,7 @@ class AsyncAdmin(GroupAdmin, AsyncClient):
 
 
 def _without_type(topic: pb.TopicConfig) -> pb.TopicConfig:
-    """Return TOPIC without the attribute that says what its field `type` says."""
+    """Return TOPIC without the attribute with the same value as its field `type`."""
     copy = pb.TopicConfig()
     copy.CopyFrom(topic)
     copy.attributes.pop(_TYPE_ATTRIBUTE, None)

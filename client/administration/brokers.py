@@ -1,4 +1,4 @@
-"""Questions to all brokers of the cluster, as an admin asks them."""
+"""Requests of an admin to one broker or to all brokers of the cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..session import Session
 Reply = TypeVar("Reply", bound=Message)
 Asked = TypeVar("Asked", bound=Message)
 Refusal = type[PocketMQError] | tuple[type[PocketMQError], ...]
-#: Returns what an earlier try of a change did at the broker of a name, as its answer; None: nothing.
+#: Called with the name of a broker. Returns the reply if an earlier try has made the change there; None: it has not.
 Earlier = Callable[[str], Awaitable[Reply | None]]
 
 _SAME: Final[Mapping[str, str]] = MappingProxyType({})
@@ -36,7 +36,10 @@ _WANTED: Final = {
 
 
 def request_of(kind: type[Asked], arguments: Mapping[str, str] = _SAME, /, **fields: Any) -> Asked:
-    """Return a KIND of what a caller gave as FIELDS, by ARGUMENTS of other names. Raises InvalidArgument."""
+    """Return a request of type KIND with FIELDS. Raises InvalidArgument.
+
+    ARGUMENTS: names of the caller's arguments for fields with another name, for error messages.
+    """
     try:
         return kind(**fields)
     except (TypeError, ValueError):
@@ -55,14 +58,14 @@ def _refused(kind: type[Message], name: str, argument: str, value: object) -> In
     else:
         wanted = _WANTED[kind.DESCRIPTOR.fields_by_name[name].cpp_type]
         if not isinstance(empty, (int, str)):
-            wanted = f"a list, and each in it {wanted}"
+            wanted = f"a list of values, each {wanted}"
     return InvalidArgument(
         f"{argument} is {value!r:.80}, but must be {wanted}", field=argument, value=repr(value)[:80]
     )
 
 
 class AsyncAsker(AsyncClient):
-    """A client that asks the servers of NAMESERVERS, and keeps nothing but its session."""
+    """Base class of clients that send requests to servers and have no state except their session."""
 
     def __init__(
         self,
@@ -81,7 +84,7 @@ class AsyncAsker(AsyncClient):
 
 
 class AsyncBrokerAsker(AsyncAsker):
-    """Asks the brokers of NAMESERVERS; with BROKER that one: its name, or an address."""
+    """Base class of clients for all brokers of the name servers, or for one BROKER: its name or address."""
 
     def __init__(
         self,
@@ -97,23 +100,23 @@ class AsyncBrokerAsker(AsyncAsker):
 
 
 class Brokers:
-    """Asks the masters that the name servers know, and replicas that follow where a question may be theirs."""
+    """Sends requests to the masters that the name servers know, and to followers if the request allows it."""
 
     def __init__(self, session: Session, timeout_ms: int) -> None:
         self._session = session
         self._timeout_ms = timeout_ms
-        #: For what may be asked of any replica.
+        #: The followers for requests that any replica may answer.
         self.followers = FollowerChoices(session)
 
     async def addresses(self, broker: str | None = None) -> dict[str, str]:
-        """Return where each broker is asked, by its name, sorted; of BROKER, a name or an address, it alone.
+        """Return the address of each broker by name, sorted. BROKER: only this one, a name or an address.
 
         Raises RouteNotFound if there is none.
         """
         found = await self._session.routes.brokers()
         if not found:
             raise RouteNotFound(
-                f"no broker is registered at {self._session.name_servers}: start one with `pocketmq broker`",
+                f"no broker is registered at {self._session.name_servers}: start a broker with `pocketmq broker`",
                 nameservers=self._session.name_servers,
             )
         known = dict(sorted(found.items()))
@@ -129,9 +132,9 @@ class Brokers:
     async def ask(
         self, broker: str, method: str, request: Message, reply_type: type[Reply]
     ) -> Reply:
-        """Return the answer of BROKER, which `addresses` has named.
+        """Send REQUEST to BROKER, a name from `addresses`; return the reply.
 
-        A REQUEST that says `from_any` is asked of a replica that follows BROKER's master, if one can answer it.
+        With `from_any` in REQUEST it is sent to a follower of BROKER, if one can answer it.
         """
         if getattr(request, "from_any", False):
 
@@ -154,11 +157,11 @@ class Brokers:
         refusal: Refusal,
         earlier: Earlier[Reply],
     ) -> Reply:
-        """Return the answer of BROKER to a change, which is repeated while a replica set elects another master.
+        """Send REQUEST, which changes BROKER, and return the reply. It is retried while a replica set elects a master.
 
-        A master may make the change and not answer. The next one then refuses a later try with a REFUSAL, for example
-        TopicExists. So EARLIER is asked what an earlier try did at the broker: that is the answer. None: nothing, and
-        the refusal is raised.
+        A master may make the change and not answer. Then the next master refuses the retry with REFUSAL, for example
+        TopicExists. In this case EARLIER is called: it returns the reply if an earlier try has made the change. If it
+        returns None, the error is raised.
         """
         try:
             return await self._session.ask(broker, method, request, reply_type, self._timeout_ms)
@@ -178,7 +181,10 @@ class Brokers:
         refusal: Refusal,
         earlier: Earlier[Reply],
     ) -> dict[str, Reply]:
-        """`change` all brokers; return their answers by name. As in `ask_all` one REFUSAL leaves its broker out."""
+        """Call `change` for all brokers; return the replies by name.
+
+        A broker that raises REFUSAL is omitted, unless all brokers raise it.
+        """
         return await self._of_all(
             lambda name: self.change(name, method, request, reply_type, refusal, earlier), refusal
         )
@@ -191,9 +197,9 @@ class Brokers:
         *,
         passing: Refusal = (),
     ) -> dict[str, Reply]:
-        """Return the answers of all brokers by name.
+        """Send REQUEST to all brokers; return the replies by name.
 
-        An error of class PASSING leaves its broker out, unless all brokers raise it; any other is raised.
+        A broker that raises PASSING is omitted, unless all brokers raise it. Other errors are raised.
         """
         return await self._of_all(lambda name: self.ask(name, method, request, reply_type), passing)
 
@@ -218,15 +224,18 @@ class Brokers:
     async def wait_for_route(
         self, topic: str, is_right: Callable[[pb.TopicRoute | None], bool], timeout_ms: int
     ) -> None:
-        """Return once every name server that can be reached serves a route to TOPIC that IS_RIGHT."""
+        """Return when IS_RIGHT is true for the route of TOPIC at every name server that can be reached.
+
+        Raises RequestTimeout after TIMEOUT_MS.
+        """
 
         async def look() -> None:
             request = pb.RouteRequest(topics=[topic])
             for reply in await self._session.name_servers.ask_all("Route", request, pb.RouteReply):
                 if not is_right(reply.routes[0] if reply.routes else None):
                     raise RequestTimeout(
-                        f"the name servers {self._session.name_servers} do not show the change of topic {topic!r} "
-                        f"after {timeout_ms} ms",
+                        f"the name servers {self._session.name_servers} do not show the change of topic {topic!r}"
+                        f" after {timeout_ms} ms: check that its brokers are registered",
                         topic=topic,
                     )
 

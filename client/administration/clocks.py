@@ -1,4 +1,4 @@
-"""The clocks of brokers, as an admin reads and moves them."""
+"""Reading and advancing the clocks of brokers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ...proto.errors import Unsupported
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from .brokers import AsyncBrokerAsker, Brokers, request_of
 
-#: A move may set off hours of work.
+#: Advancing a clock may cause a lot of work.
 ADVANCE_TIMEOUT_MS: Final = 600_000
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerClock:
-    """The time of one broker when it answered; VIRTUAL: it moves only when it is told to."""
+    """The time of one broker when it replied."""
 
     broker: str
     """Name of the broker."""
@@ -29,23 +29,27 @@ class BrokerClock:
 
 
 class AsyncClockAdmin(AsyncBrokerAsker):
-    """The clocks of the brokers of NAMESERVERS; with BROKER (a name, or an address) of one of them."""
+    """The clocks of all brokers, or of one BROKER: its name or address."""
 
     async def now(self) -> list[BrokerClock]:
-        """Return the clock of each broker, by name."""
+        """Return the clock of each broker, sorted by name."""
         return await self._of_all("Now", pb.ClockRequest(), self._timeout_ms)
 
     async def advance(self, by_ms: int) -> list[BrokerClock]:
-        """Move the clocks by BY_MS; return them once all that fell due on the way has happened.
+        """Advance all virtual clocks; return them when everything that became due has happened.
 
-        Raises Unsupported, and moves none, if one of the brokers lives by its machine's clock, and InvalidArgument for
-        a negative step or one beyond ten years.
+        Args:
+            by_ms: Milliseconds, from 0 to ten years.
+
+        Raises:
+            Unsupported: A broker has no virtual clock. No clock is advanced then.
+            InvalidArgument: `by_ms` is out of range.
         """
         real = [clock.broker for clock in await self.now() if not clock.virtual]
         if real:
             raise Unsupported(
-                f"broker {', '.join(real)} lives by the machine's clock, which nobody moves:"
-                " start it with --clock virtual",
+                f"cannot advance the clock of broker {', '.join(real)}, which is the system clock: start the broker"
+                " with --clock virtual",
                 broker=real[0],
             )
         request = request_of(pb.AdvanceClockRequest, by_ms=by_ms)

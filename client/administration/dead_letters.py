@@ -1,4 +1,4 @@
-"""Dead letters, as an admin sees them: list, resend, purge. Each broker keeps and numbers its own."""
+"""Administration of dead-letter queues: list, resend, purge. Each broker stores and numbers its own dead letters."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from .brokers import Brokers
 if TYPE_CHECKING:
     from ..received_message import ReceivedMessage
 
-#: Dead letters in one request.
+#: Maximum number of dead letters per request.
 _LISTED_AT_ONCE: Final = 1_000
-
 _RESENT_AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A message that its group could not handle."""
+    """A message that its group could not process."""
 
     broker: str
     """Name of the broker."""
@@ -39,7 +38,7 @@ class DeadLetter:
     reason: str
     """Why it failed."""
     reconsume_times: int
-    """How often it was delivered and failed."""
+    """Number of deliveries that failed."""
     died_ms: int
     """When it was moved to the dead-letter queue, in Unix milliseconds of the broker's clock."""
     message: ReceivedMessage
@@ -50,7 +49,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResentDeadLetter:
-    """What became of a dead letter that was to be sent again: it lies in QUEUE of TOPIC, or there is an ERROR."""
+    """The result of resending a dead letter: where the new copy is, or an error."""
 
     broker: str
     """Name of the broker."""
@@ -63,11 +62,11 @@ class ResentDeadLetter:
     new_queue_offset: int
     """Offset of the new copy."""
     error: errors.PocketMQError | None
-    """Why it could not be sent; None: it was."""
+    """Why it was not sent; None: it was sent."""
 
 
 class DeadLetterAdmin:
-    """The part of an admin that deals with dead letters, over BROKERS."""
+    """The part of an admin for dead letters."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
@@ -81,10 +80,17 @@ class DeadLetterAdmin:
         max_letters: int = 1_000,
         include_resent: bool = True,
     ) -> list[DeadLetter]:
-        """Return the dead letters of GROUP, those that died first in front: at most MAX_LETTERS of each broker.
+        """Return the dead letters of a group, the oldest first.
 
-        BROKER, a name or an address: of this one alone, which FROM_OFFSET, where to begin, needs where there are
-        several. Without INCLUDE_RESENT only those that were not sent again. Raises GroupNotFound.
+        Args:
+            group: The consumer group.
+            broker: Name or address of a broker; None: all brokers.
+            from_offset: Offset of the first dead letter. Needs `broker` if several brokers have dead letters.
+            max_letters: Maximum number per broker.
+            include_resent: Whether to include dead letters that were resent.
+
+        Raises:
+            GroupNotFound: There is no such group.
         """
         found: list[DeadLetter] = []
         for name in await self._holders(group, broker, from_offset > 0, "from_offset"):
@@ -100,11 +106,15 @@ class DeadLetterAdmin:
         topic: str | None = None,
         broker: str | None = None,
     ) -> list[ResentDeadLetter]:
-        """Send the dead letters of GROUP with these queue OFFSETS again; return what became of each, in their order.
+        """Send dead letters again as new messages; return the results in the order of OFFSETS.
 
-        Each goes to the topic that it came from, or to TOPIC, as a fresh message: all groups of that topic get it.
-        `%RETRY%group` reaches GROUP alone. The dead letters stay until they are purged. BROKER is needed where several
-        have dead letters of the group.
+        All groups of the topic get the new messages. The dead letters stay until they are purged.
+
+        Args:
+            group: The consumer group.
+            offsets: Offsets of the dead letters.
+            topic: Topic to send to; None: the original topic of each. `%RETRY%group` reaches only this group.
+            broker: Name of a broker, needed if several brokers have dead letters of the group.
         """
         wanted = list(dict.fromkeys(offsets))
         request = pb.ResendDeadLettersRequest(
@@ -123,18 +133,22 @@ class DeadLetterAdmin:
     async def purge_dead_letters(
         self, group: str, *, below: int | None = None, broker: str | None = None
     ) -> int:
-        """Put away the dead letters of GROUP, all or those with offsets BELOW; return how many.
+        """Purge the dead-letter queue of a group; return the number of purged dead letters.
 
-        They are not listed or sent any more; the broker's retention of its log removes the bytes. BROKER is needed
-        for BELOW where several have dead letters of the group.
+        They can no longer be listed or resent. The broker removes their bytes when their files expire.
+
+        Args:
+            group: The consumer group.
+            below: Purge only offsets below this one; None: purge all.
+            broker: Name of a broker. Needed for `below` if several brokers have dead letters of the group.
         """
         if below is not None and below < 0:
             raise errors.InvalidArgument(
-                f"below is {below}: must not be negative", field="below", limit=0, value=below
+                f"below is {below}: it must be at least 0", field="below", limit=0, value=below
             )
         holders = await self._holders(group, broker, below is not None, "below")
         if below == 0:
-            return 0  # On the wire 0 means all.
+            return 0  # In the request, 0 means all.
         request = pb.PurgeDeadLettersRequest(group=group, below_offset=below or 0)
         purged = 0
         for name in holders:
@@ -147,7 +161,7 @@ class DeadLetterAdmin:
     async def _holders(
         self, group: str, broker: str | None, only_one: bool, field: str
     ) -> list[str]:
-        """Return the brokers that have dead letters of GROUP; ONLY_ONE: FIELD means one broker's."""
+        """Return the brokers that have dead letters of GROUP. ONLY_ONE: the argument FIELD allows only one broker."""
         if broker is not None:
             return list(await self._brokers.addresses(broker))
         request = pb.DeadLettersRequest(group=check_group(group), max_letters=1)
@@ -157,11 +171,11 @@ class DeadLetterAdmin:
         holders = [name for name, reply in replies.items() if reply.max_offset > reply.min_offset]
         if only_one and len(holders) > 1:
             raise errors.InvalidArgument(
-                f"brokers {', '.join(holders)} have dead letters of group {group!r}, each with numbers of its own:"
-                " say which broker, with broker=… or --broker",
+                f"{field} needs a broker, because brokers {', '.join(holders)} have dead letters of group {group!r}:"
+                " choose one with broker=… or --broker",
                 field=field,
             )
-        # Where nobody has any, one of those that know the group says what is wrong with the numbers.
+        # If no broker has dead letters, ask one that knows the group, so that it reports wrong offsets.
         return holders or list(replies)[:1]
 
     async def _of_broker(

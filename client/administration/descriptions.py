@@ -1,7 +1,4 @@
-"""What an admin tells of topics, groups, queues and brokers: plain values.
-
-Those of a group at work are put together here from what the brokers answered. Pure.
-"""
+"""Descriptions of topics, groups, queues and brokers: plain values, made from the replies of brokers. No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from ..queue import Queue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDescription:
-    """One queue and the messages that it holds: `min_offset` ≤ offset < `max_offset`."""
+    """One queue and the offsets of its messages: `min_offset` ≤ offset < `max_offset`."""
 
     queue: Queue
     """The queue."""
@@ -36,7 +33,7 @@ class QueueDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicTraffic:
-    """What producers sent to a topic since its brokers started."""
+    """What producers have sent to a topic since its brokers started."""
 
     messages: int
     """Stored messages."""
@@ -50,7 +47,7 @@ class TopicTraffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """A topic as the first of its brokers has it, and its queues on all of them."""
+    """A topic with the settings of its first broker, and its queues on all brokers."""
 
     name: str
     """Name of the topic."""
@@ -89,16 +86,14 @@ class GroupDescription:
     consume_enable: bool
     """Consumers may read."""
     retry_intervals_ms: tuple[int, ...] = ()
-    """Delays before the first retry, the second, and so on; the last one repeats. None: by delay
-    level.
-    """
+    """Delays before the first retry, the second, and so on; further retries use the last one. Empty: by delay level."""
     subscription_check: str = "grace"
     """What happens when members subscribe to different things: "grace", "warn" or "refuse"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPosition:
-    """How far a group has come in a queue."""
+    """The committed offset of a group in a queue."""
 
     queue: Queue
     """The queue."""
@@ -111,13 +106,13 @@ class GroupPosition:
 
     @property
     def lag(self) -> int:
-        """Messages that are there and not finished: all, where the group never committed."""
+        """Number of stored messages that are not committed: all, if the group has never committed."""
         return max(0, self.max_offset - max(self.offset, self.min_offset))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDescription:
-    """A broker's state."""
+    """The state of a broker."""
 
     cluster: str
     """Name of the cluster."""
@@ -173,7 +168,7 @@ def topic_description(
     queues: Iterable[QueueDescription],
     sent: Sequence[pb.TopicSent] = (),
 ) -> TopicDescription:
-    """Return the description of the topic with CONFIG on BROKERS; SENT: to each of them."""
+    """Return the description of the topic with CONFIG on BROKERS. SENT has one entry per broker."""
     return TopicDescription(
         name=config.name,
         read_queues=config.read_queues,
@@ -227,7 +222,7 @@ def broker_description(status: pb.BrokerStatusReply) -> BrokerDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """One member, as the group's coordinator knows it."""
+    """One member of a group, as the coordinator reports it."""
 
     member_id: str
     """Id of the member."""
@@ -255,7 +250,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterStats:
-    """What one filter did not want of a queue: the group skipped it, and does not get it."""
+    """Messages of a queue that one filter has filtered out, so that the group does not get them."""
 
     filter: str
     """"a || b", an SQL expression, or "*"; "" is the sum of several filters that are no longer
@@ -280,7 +275,7 @@ class OffsetReset:
     at_ms: int
     """When, in Unix milliseconds."""
     who: str
-    """"user@host (address)"."""
+    """The administrator: "user@host (address)"."""
     from_offset: int | None
     """Offset before. None: the group had not started."""
     to_offset: int
@@ -332,28 +327,28 @@ class GroupQueue:
 
     @property
     def first_offset(self) -> int:
-        """The offset of the first message that counts: dead letters that were purged do not."""
+        """The offset of the first message that counts. Purged dead letters do not count."""
         return max(self.min_offset, self.purged_below)
 
     @property
     def lag(self) -> int:
-        """Messages that are there and not finished: all, where the group never committed."""
+        """Number of stored messages that are not committed: all, if the group has never committed."""
         return max(0, self.max_offset - max(self.offset, self.first_offset))
 
     @property
     def ready(self) -> int:
-        """Messages of the lag that nobody has popped: all of it, where the group does not pop."""
+        """Messages of the lag that no consumer has popped: the whole lag if the group does not pop."""
         return max(0, self.max_offset - max(self.offset, self.first_offset, self.read_to))
 
     @property
     def catches_up_s(self) -> float | None:
-        """Seconds until nothing is left, if all continues as between the two looks; None: never, or not known."""
+        """Estimated seconds until the lag is 0, from the rates between the two looks; None: never, or unknown."""
         return catches_up_s(self.lag, self.finished_per_s, self.arrived_per_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatus:
-    """A group at work."""
+    """The members of a group, and its progress in all queues."""
 
     name: str
     """Name of the group."""
@@ -388,12 +383,12 @@ class GroupStatus:
 
     @property
     def lag(self) -> int:
-        """Messages that are there and not finished."""
+        """Number of stored messages that are not committed."""
         return sum(queue.lag for queue in self.queues)
 
     @property
     def oldest_unread_ms(self) -> int:
-        """Since when the oldest unread message has lain there; 0: all are read."""
+        """The highest `oldest_unread_ms` of its queues; 0: all are read."""
         return max((queue.oldest_unread_ms for queue in self.queues), default=0)
 
     @property
@@ -406,7 +401,7 @@ class GroupStatus:
 
     @property
     def catches_up_s(self) -> float | None:
-        """Seconds until nothing is left in any queue; None: never, or not known."""
+        """Estimated seconds until the lag of all queues is 0; None: never, or unknown."""
         times = [queue.catches_up_s for queue in self.queues]
         return None if None in times else max((one for one in times if one is not None), default=0)
 
@@ -414,7 +409,7 @@ class GroupStatus:
 def catches_up_s(
     lag: int, finished_per_s: float | None, arrived_per_s: float | None
 ) -> float | None:
-    """Return in how many seconds LAG messages are finished while others arrive; None: never, or not known."""
+    """Return the estimated seconds until LAG messages are processed while others arrive; None: never, or unknown."""
     if lag == 0:
         return 0.0
     if finished_per_s is None or arrived_per_s is None or finished_per_s <= arrived_per_s:
@@ -430,35 +425,35 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What the brokers answered at one instant, by queue."""
+    """The replies of the brokers at one time, by queue."""
 
-    #: By broker, by the asker's clock.
+    #: The time of the reply of each broker, by the clock of the client.
     at_ms: Mapping[str, int]
     committed: Mapping[Queue, int]
-    #: Of queues whose offset has one.
+    #: Metadata of the committed offsets that have some.
     metadata: Mapping[Queue, str]
     bounds: Mapping[Queue, tuple[int, int]]
-    #: Only of the first look.
+    #: Only in the first look.
     oldest_unread_ms: Mapping[Queue, int]
     unread_bytes: Mapping[Queue, int]
-    #: How many messages were popped and are not finished, and up to where it was popped.
+    #: Number of popped messages that are in flight, and the offset up to which the group has popped.
     lent: Mapping[Queue, tuple[int, int]]
-    #: Below which offset dead letters of the group were purged.
+    #: The offset below which dead letters of the group were purged.
     purged: Mapping[Queue, int]
 
 
 def coordinating(states: Mapping[str, pb.GroupStateReply]) -> str:
-    """Return the broker of STATES that coordinates the group: the one whose members were heard of last; "": none."""
-    heard = {
+    """Return the broker of STATES with the newest request of a member, which is the coordinator; "": none."""
+    last_heard = {
         broker: max(member.last_heard_ms for member in state.members)
         for broker, state in states.items()
         if state.members
     }
-    return max(heard, key=heard.__getitem__, default="")
+    return max(last_heard, key=last_heard.__getitem__, default="")
 
 
 def members_of(state: pb.GroupStateReply) -> tuple[GroupMember, ...]:
-    """Return the members that STATE tells of."""
+    """Return the members in STATE."""
     shares = {share.member_id: share.queues for share in state.shares}
     return tuple(
         GroupMember(
@@ -480,7 +475,7 @@ def members_of(state: pb.GroupStateReply) -> tuple[GroupMember, ...]:
 def queues_of(
     states: Mapping[str, pb.GroupStateReply], looks: Sequence[Look]
 ) -> tuple[GroupQueue, ...]:
-    """Return the progress of the group in each queue, by one look or two."""
+    """Return the progress of the group in each queue, from one look or two."""
     holders: dict[Queue, str] = {}
     assigned: dict[Queue, str] = {}
     filtered: dict[Queue, pb.FilteredCount] = {}
@@ -526,7 +521,7 @@ def queues_of(
 
 
 def clients_of(states: Mapping[str, pb.GroupStateReply]) -> tuple[GroupMember, ...]:
-    """Return the official clients that the brokers of STATES know of the group, each once."""
+    """Return the official clients of the group in STATES, each once."""
     found: dict[str, pb.Member] = {}
     for state in states.values():
         for one in state.official:

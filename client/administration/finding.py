@@ -1,4 +1,4 @@
-"""Finding single messages: by key, by id, by the time when they were stored."""
+"""Lookup of single messages: by key, by id, by store time, by offset."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .brokers import Brokers
 if TYPE_CHECKING:
     from ..received_message import ReceivedMessage
 
-#: What a broker answers when the message is not on it.
+#: Errors of a broker that does not have the message.
 NOT_HERE = (errors.MessageNotFound, errors.TopicNotFound, errors.OffsetOutOfRange)
 _FETCH_BYTES: Final = 1024 * 1024
 _FETCH_MESSAGES: Final = 1024
-#: Queues that are read, or topics that are searched, at the same time.
+#: Number of queues that are read, or topics that are searched, at the same time.
 _READ_AT_ONCE: Final = 16
 
 
@@ -42,7 +42,7 @@ class Finder:
         self._timeout_ms = timeout_ms
 
     async def lookup(self, request: pb.LookupRequest) -> list[ReceivedMessage]:
-        """Return what REQUEST finds, the newest of all brokers, oldest first; nowhere a hit is an empty list."""
+        """Send REQUEST to all brokers; return the newest messages that they find, oldest first. Empty: none."""
         try:
             replies = await self._brokers.ask_all(
                 "Lookup", request, pb.LookupReply, passing=NOT_HERE
@@ -61,10 +61,10 @@ class Finder:
     async def by_id(
         self, message_id: str, topics: list[str], from_any: bool, *, anywhere: bool
     ) -> ReceivedMessage:
-        """Return the message with MESSAGE_ID, an offset message id or the producer's, in one of TOPICS.
+        """Return the message of one of TOPICS with MESSAGE_ID: an offset message id, or the id that a producer set.
 
-        ANYWHERE: an offset message id may also be that of a record in no topic of these. Not every user may ask so;
-        then TOPICS are asked.
+        ANYWHERE: an offset message id may also be that of a record outside TOPICS. If the user has no permission for
+        this, only TOPICS are searched.
         """
         ids = (message_id, message_id.upper())
         if anywhere and _is_offset_id(message_id):
@@ -85,19 +85,21 @@ class Finder:
                     if message.message_id == message_id or message.offset_message_id in ids:
                         return message
         raise errors.MessageNotFound(
-            f"no message has the id {message_id!r} (searched {len(topics)} topics)",
+            f"no message has the id {message_id!r}: {len(topics)} topics were searched. Check the id.",
             message_id=message_id,
         )
 
     async def by_time(
         self, topic: str, begin_ms: int, end_ms: int, max_messages: int, from_any: bool
     ) -> list[ReceivedMessage]:
-        """Return up to MAX_MESSAGES of TOPIC stored from BEGIN_MS up to and without END_MS, oldest first."""
+        """Return up to MAX_MESSAGES of TOPIC stored from BEGIN_MS until before END_MS, oldest first."""
         check_unix_ms(begin_ms, "begin_ms")
         check_unix_ms(end_ms, "end_ms")
         if end_ms <= begin_ms:
             raise errors.InvalidArgument(
-                f"end_ms {end_ms} is not behind begin_ms {begin_ms}", field="end_ms", value=end_ms
+                f"end_ms is {end_ms}: it must be after begin_ms ({begin_ms})",
+                field="end_ms",
+                value=end_ms,
             )
         route = await self._session.routes.find(check_topic(topic))
         begins = await self._offsets_at(route.readable, begin_ms)
@@ -131,7 +133,7 @@ class Finder:
         max_messages: int,
         from_any: bool,
     ) -> list[ReceivedMessage]:
-        """Return up to MAX_MESSAGES of queue NUMBER of TOPIC from OFFSET on, which must be there."""
+        """Return up to MAX_MESSAGES of queue NUMBER of TOPIC, from the message at OFFSET on. Raises MessageNotFound."""
         route = await self._session.routes.find(check_topic(topic))
         queue = find_queue(number, topic, route.readable)
         found: list[ReceivedMessage] = []
@@ -143,11 +145,11 @@ class Finder:
         except errors.OffsetOutOfRange as error:
             raise _not_there(queue, offset, error.message) from error
         if not found:
-            raise _not_there(queue, offset, "it is gone, or yet to come")
+            raise _not_there(queue, offset, "it was deleted, or it is not stored yet")
         return found
 
     async def _offsets_at(self, queues: Iterable[Queue], time_ms: int) -> dict[Queue, int]:
-        """Return where TIME_MS is in those of QUEUES that have a message of then or later."""
+        """Return the offset of TIME_MS in those of QUEUES that have a message of this time or later."""
         by_broker = defaultdict[str, list[Queue]](list)
         for queue in queues:
             by_broker[queue.broker].append(queue)
@@ -201,7 +203,7 @@ class Finder:
     async def _fetch_more(
         self, request: pb.FetchRequest, connection: Connection
     ) -> pb.FetchReply | None:
-        """Return what a follower has of REQUEST; None: nothing."""
+        """Fetch REQUEST from a follower; None: it has nothing."""
         reply = await connection.fetch(request, self._timeout_ms)
         return reply if reply.next_offset > request.offset else None
 

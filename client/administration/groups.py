@@ -1,4 +1,4 @@
-"""The part of an admin that deals with groups: create, describe, reset offsets, delete."""
+"""Administration of groups: create, describe, reset offsets, delete."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .dead_letters import DeadLetterAdmin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetTarget:
-    """Where to: exactly one of the four."""
+    """The target of an offset reset: exactly one of the four fields."""
 
     time_ms: int | None = None
     """The first message stored at or after this time, in Unix milliseconds."""
@@ -38,14 +38,14 @@ class OffsetTarget:
         given = (self.time_ms is not None) + (self.offset is not None) + self.first + self.last
         if given != 1:
             raise errors.InvalidArgument(
-                f"{given} targets are given: give a time, an offset, the first or the last message",
+                f"{given} targets: pass one of time_ms=…, offset=…, first=True and last=True",
                 field="target",
                 value=given,
             )
         for field, value in (("time_ms", self.time_ms), ("offset", self.offset)):
             if value is not None and value < 0:
                 raise errors.InvalidArgument(
-                    f"{field} is {value}: must not be negative", field=field, limit=0, value=value
+                    f"{field} is {value}: it must be at least 0", field=field, limit=0, value=value
                 )
         if self.time_ms is not None:
             check_unix_ms(self.time_ms, "time_ms")
@@ -53,7 +53,7 @@ class OffsetTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetChange:
-    """In QUEUE the group continues at TO instead of FROM (−1: it never committed)."""
+    """The change of a group's offset in one queue."""
 
     queue: Queue
     """The queue."""
@@ -68,19 +68,22 @@ class OffsetChange:
 
     @property
     def skipped(self) -> int:
-        """Messages that the group will not get."""
+        """Number of messages that the group skips."""
         return max(0, self.to_offset - max(self.from_offset, self.min_offset))
 
     @property
     def repeated(self) -> int:
-        """Messages that it gets once more."""
+        """Number of messages that the group gets again."""
         return max(0, min(self.from_offset, self.max_offset) - self.to_offset)
 
 
 def move(
     position: descriptions.GroupPosition, target: OffsetTarget, offset_at_time: int
 ) -> OffsetChange:
-    """Return the move of POSITION to TARGET, within what the queue holds; OFFSET_AT_TIME is where its time lies."""
+    """Return the change from POSITION to TARGET, within the offset range of the queue.
+
+    OFFSET_AT_TIME: the offset for the time of TARGET.
+    """
     low, high = position.min_offset, position.max_offset
     if target.offset is not None:
         wanted = target.offset
@@ -98,22 +101,25 @@ def move(
 
 
 def chosen(queues: Sequence[Queue], wanted: Collection[Queue | int]) -> list[Queue]:
-    """Return those of QUEUES that are WANTED, a mere number on every broker; none wanted: all. Raises QueueNotFound."""
+    """Return those of QUEUES that are in WANTED. A number means this queue on every broker. Empty: all queues.
+
+    Raises QueueNotFound.
+    """
     if not wanted:
         return list(queues)
     for one in wanted:
         if not any(one in (queue, queue.number) for queue in queues):
             have = ", ".join(f"{queue.broker}:{queue.number}" for queue in queues[:32]) or "none"
-            raise errors.QueueNotFound(f"there is no queue {one}; there are {have}", queue=one)
+            raise errors.QueueNotFound(f"there is no queue {one}: the queues are {have}", queue=one)
     return [queue for queue in queues if queue in wanted or queue.number in wanted]
 
 
-#: Members that an error names.
+#: Maximum number of members in an error message.
 _NAMED_MAX: Final = 3
 
 
 class GroupAdmin(DeadLetterAdmin):
-    """Groups and their offsets on BROKERS; CLOCK is that of the asker."""
+    """The part of an admin for groups and their offsets."""
 
     def __init__(self, brokers: Brokers, clock: Clock) -> None:
         super().__init__(brokers)
@@ -130,7 +136,7 @@ class GroupAdmin(DeadLetterAdmin):
     async def queue_offsets(
         self, topic: str, *, time_ms: int | None = None
     ) -> list[descriptions.QueueDescription]:
-        """Return what each queue of TOPIC holds and, with TIME_MS, where that instant lies."""
+        """Return the offset range of each queue of TOPIC, and with TIME_MS the offset of this time."""
         if time_ms is not None:
             check_unix_ms(time_ms, "time_ms")
         found: list[descriptions.QueueDescription] = []
@@ -152,15 +158,22 @@ class GroupAdmin(DeadLetterAdmin):
         consume_enable: bool = True,
         subscription_check: str = "grace",
     ) -> descriptions.GroupDescription:
-        """Create group NAME on every broker. ORDER: first in, first out.
+        """Create a group on every broker that does not have it.
 
-        RETRY_INTERVALS_MS: how long a message waits before its first retry, its second …; the last one repeats. At
-        most 64, each 1 s to the broker's delay_max_ms (3 days); none: by delay level, 10 s to 2 h.
-        SUBSCRIPTION_CHECK, of members that subscribe to different things: "grace" serves all for the broker's
-        subscription_grace_ms and then those with the newest subscription, "warn" serves all, "refuse" the first.
+        Args:
+            name: Name of the group.
+            retry_max_times: Retries before a message goes to the dead-letter queue.
+            retry_queues: Queues of the retry topic.
+            retry_intervals_ms: Delays before the first retry, the second, and so on; further retries use the last one.
+                Up to 64 delays from 1 s to the broker's delay_max_ms (3 days). Empty: by delay level, 10 s to 2 h.
+            order: Consume in order (FIFO).
+            consume_enable: Consumers may read.
+            subscription_check: What happens if members subscribe to different things. "grace": all are served for the
+                broker's subscription_grace_ms, then only the newest subscription. "warn": all are served. "refuse":
+                only the first subscription is served.
 
-        Raises GroupExists if every broker has the group, or one has it with other settings. Brokers that do not have
-        it yet get it.
+        Raises:
+            GroupExists: Every broker has the group, or one has it with other settings.
         """
         group = request_of(
             pb.GroupConfig,
@@ -177,7 +190,7 @@ class GroupAdmin(DeadLetterAdmin):
         for broker, known in before.items():
             if descriptions.group_description(known) != made:
                 raise errors.GroupExists(
-                    f"group {name!r} exists on {broker} with other settings: update it, or choose another name",
+                    f"group {name!r} exists on {broker} with other settings: update it, or use another name",
                     group=name,
                 )
         replies = await self._brokers.change_all(
@@ -200,10 +213,10 @@ class GroupAdmin(DeadLetterAdmin):
         consume_enable: bool | None = None,
         subscription_check: str | None = None,
     ) -> descriptions.GroupDescription:
-        """Change what is given of group NAME; the rest stays. Raises GroupNotFound.
+        """Change settings of a group. Raises GroupNotFound.
 
-        The arguments are those of `create_group`; an empty list of RETRY_INTERVALS_MS means by delay level. A broker
-        that does not have the group yet gets it, as another broker has it.
+        The arguments are those of `create_group`; None: do not change this setting. Brokers that do not have the group
+        get it with the settings of another broker.
         """
         values = {
             "retry_max_times": retry_max_times,
@@ -216,7 +229,7 @@ class GroupAdmin(DeadLetterAdmin):
         changes = {field: value for field, value in values.items() if value is not None}
         if not changes:
             raise errors.InvalidArgument(
-                f"group {name!r}: nothing is to change: give one of {', '.join(values)}",
+                f"group {name!r}: there is nothing to change. Pass one of {', '.join(values)}.",
                 field="group",
             )
         group = request_of(pb.GroupConfig, name=check_group(name), **changes)
@@ -243,7 +256,7 @@ class GroupAdmin(DeadLetterAdmin):
     def _created_earlier(
         self, group: pb.GroupConfig, before: Container[str]
     ) -> Earlier[pb.GroupReply]:
-        """Return what tells whether an earlier try created GROUP at a broker; those in BEFORE had it before."""
+        """Return a function that checks whether an earlier try has created GROUP. Brokers in BEFORE had it before."""
 
         async def earlier(broker: str) -> pb.GroupReply | None:
             if broker in before:
@@ -269,7 +282,7 @@ class GroupAdmin(DeadLetterAdmin):
         }
 
     async def delete_group(self, name: str) -> None:
-        """Delete group NAME and its offsets on every broker."""
+        """Delete a group and its offsets on every broker."""
         request = pb.DeleteGroupRequest(group=check_group(name))
         before = await self._settings_of(name)
 
@@ -281,7 +294,7 @@ class GroupAdmin(DeadLetterAdmin):
         )
 
     async def groups(self) -> list[descriptions.GroupDescription]:
-        """Return all groups by name."""
+        """Return all groups, sorted by name."""
         replies = await self._brokers.ask_all(
             "ListGroups", pb.GroupListRequest(), pb.GroupListReply
         )
@@ -291,7 +304,7 @@ class GroupAdmin(DeadLetterAdmin):
     async def group_offsets(
         self, group: str, topic: str | None = None
     ) -> list[descriptions.GroupPosition]:
-        """Return how far GROUP has come: in every queue of TOPIC, or wherever it has ever committed."""
+        """Return the committed offsets of a group: in all queues of TOPIC, or in all queues that it has committed."""
         found: list[descriptions.GroupPosition] = []
         for broker in await self._brokers.addresses():
             queues = [] if topic is None else await self._queue_ids(broker, topic)
@@ -303,9 +316,9 @@ class GroupAdmin(DeadLetterAdmin):
         return found
 
     async def set_group_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
-        """Set the offsets of GROUP to OFFSETS. Raises LeaseLost where a member holds one of the queues.
+        """Set committed offsets of a group. Raises LeaseLost if a member holds one of the queues.
 
-        A consumer that reads without being a member does not notice, and may overwrite them.
+        A consumer with assigned queues (`assign`) does not notice the change, and may overwrite it.
         """
         await self._commit(group, offsets, force=False)
 
@@ -367,19 +380,22 @@ class GroupAdmin(DeadLetterAdmin):
         interval_ms: int = 0,
         read_from: ReadFrom = "master",
     ) -> descriptions.GroupStatus:
-        """Return who is in GROUP, and its progress in every queue that it reads, or in those of TOPIC.
+        """Return the members of a group, and its progress in each queue.
 
-        GROUP is a name, or a description from `groups()`, so that the brokers need not list all groups again; a group
-        that was deleted since then has an empty report. READ_FROM "any": replicas that follow look at the queues, and
-        may be a moment behind.
+        Args:
+            group: Name, or a description from `groups()`, which saves listing all groups again. The report of a group
+                that was deleted since then is empty.
+            topic: Only the queues of this topic; None: all that the group reads and that you are allowed to see.
+            interval_ms: Time between two looks, for the rates; 0: one look. Consumers commit every few seconds, so a
+                short interval is not exact.
+            read_from: "any": followers read the queues. Their values may be slightly older.
 
-        INTERVAL_MS: look twice, so long apart, to report how fast it is; consumers commit every few seconds, so that a
-        short interval tells little. Queues of topics that you may not see are left out, unless TOPIC names the topic.
-        Raises GroupNotFound.
+        Raises:
+            GroupNotFound: There is no such group.
         """
         if interval_ms < 0:
             raise errors.InvalidArgument(
-                f"interval_ms is {interval_ms}: must not be negative", field="interval_ms", limit=0
+                f"interval_ms is {interval_ms}: it must be at least 0", field="interval_ms", limit=0
             )
         from_any = reads_any(read_from)
         if isinstance(group, str):
@@ -423,9 +439,9 @@ class GroupAdmin(DeadLetterAdmin):
     async def _queues_of(
         self, group: str, states: Mapping[str, pb.GroupStateReply], topic: str | None
     ) -> tuple[dict[str, set[tuple[str, int]]], int]:
-        """Return the queues, (topic, number) by broker, of TOPIC, or of all topics that GROUP reads or ever did.
+        """Return the queues of TOPIC, or of all topics that GROUP reads or has committed: (topic, number) by broker.
 
-        And how many of these topics the user may not see; 0 where TOPIC is given.
+        The second value is the number of topics that the user is not allowed to see; 0 with TOPIC.
         """
         request = pb.GroupOffsetsRequest(group=group)
         committed = await self._brokers.ask_all("GroupOffsets", request, pb.GroupOffsetsReply)
@@ -452,12 +468,12 @@ class GroupAdmin(DeadLetterAdmin):
             except errors.NotAuthorized:
                 if topic is not None:
                     raise
-                hidden += 1  # The user's policies changed just now.
+                hidden += 1  # The policies of the user have changed just now.
                 continue
             except errors.TopicNotFound:
                 if topic is not None:
                     raise
-                continue  # A retry topic without messages.
+                continue  # It is a retry topic without messages.
             for broker, reply in described.items():
                 found.setdefault(broker, set()).update((name, one.queue) for one in reply.queues)
         return found, hidden
@@ -542,11 +558,20 @@ class GroupAdmin(DeadLetterAdmin):
         dry_run: bool = False,
         create: bool = False,
     ) -> list[OffsetChange]:
-        """Set the offsets of GROUP to TARGET in QUEUES of TOPIC (numbers are those of every broker; none: all of them).
+        """Reset the offsets of a group in a topic; return the changes.
 
-        Returns what moves, from where to where; with DRY_RUN nothing does. Raises GroupNotFound for a group that never
-        was, unless it is to be CREATEd; and GroupInUse while members are on: with FORCE they lose their queues in the
-        same step, and continue at the new offsets once they have them again.
+        Args:
+            group: The consumer group.
+            topic: Topic whose offsets are reset.
+            target: The new position.
+            queues: Queues, or numbers of queues on every broker; empty: all.
+            force: Reset even while consumers are connected. They lose their queues, and restart at the new offsets.
+            dry_run: Only return the changes.
+            create: Create the group if it does not exist.
+
+        Raises:
+            GroupNotFound: There is no such group, and `create` is False.
+            GroupInUse: Consumers are connected, and `force` is False.
         """
         if not create and all(one.name != group for one in await self.groups()):
             states = await self._states(group)
@@ -556,7 +581,7 @@ class GroupAdmin(DeadLetterAdmin):
             await self._check_unused(group)
         positions = await self.group_offsets(group, topic)
         if not positions:
-            await self._described(topic)  # Raises what is wrong with it.
+            await self._described(topic)  # Raises an error if the topic is the reason.
         times = {
             one.queue: one.offset_at_time
             for one in await self.queue_offsets(topic, time_ms=target.time_ms)
@@ -579,18 +604,18 @@ class GroupAdmin(DeadLetterAdmin):
             named = ", ".join(sorted(members)[:_NAMED_MAX])
             more = "" if len(members) <= _NAMED_MAX else f" and {len(members) - _NAMED_MAX} more"
             raise errors.GroupInUse(
-                f"group {group!r} has members that are on: {named}{more}: stop them, or force it, and they go on at"
-                " the new offsets",
+                f"group {group!r} has connected members: {named}{more}. Stop them, or use force: then they restart at"
+                " the new offsets.",
                 group=group,
                 members=len(members),
             )
 
 
 def _who_asks() -> str:
-    """Return who runs this process where, for what is written down of a move."""
+    """Return "user@host" of this process, which the broker stores with the change."""
     try:
         user = getpass.getuser()
-    except (OSError, KeyError):  # A container's user may have no name.
+    except (OSError, KeyError):  # The user of a container may have no name.
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
 

@@ -1,7 +1,7 @@
-"""The check before a topic loses queues: did every group that reads the topic read what these queues hold?
+"""The check before queues of a topic are removed: every group of the topic must have read their messages.
 
-A group reads a topic if it has committed an offset of one of its queues. What it has not committed of a queue that goes
-is unread. Messages that no group has read are kept as well.
+A group reads a topic if it has committed an offset in one of its queues. Messages of a removed queue that it has not
+committed are unread. Queues with messages that no group has read are not removed either.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..queue import Queue, in_parts
 from .brokers import Brokers
 
-#: Groups whose offsets are asked for at a time, and names in one error.
+#: Number of groups whose offsets are requested at the same time, and maximum number of names in an error message.
 _AT_ONCE: Final = 16
 _NAMED_MAX: Final = 8
 
@@ -23,7 +23,7 @@ _NAMED_MAX: Final = 8
 async def check_removed_are_read(
     brokers: Brokers, topic: str, readable: int, described: Mapping[str, pb.DescribeTopicReply]
 ) -> None:
-    """Raise TopicInUse if queues of TOPIC from number READABLE on hold messages that are not read."""
+    """Raise TopicInUse if queues of TOPIC from number READABLE on have unread messages."""
     removed = {
         Queue(topic, broker, one.queue): one
         for broker, reply in described.items()
@@ -48,12 +48,12 @@ async def check_removed_are_read(
     if behind:
         why = "not read by " + _some([f"{name} ({_count(n)})" for name, n in behind.items()])
     elif hidden:
-        why = f"perhaps not read by groups that you may not see: {hidden}"
+        why = f"perhaps not read by groups that you are not allowed to see: {hidden}"
     else:
         why = "not read by any group"
     raise TopicInUse(
-        f"topic {topic!r} cannot have {readable} queues to read: {_count(messages)} in queues that would go ({names}),"
-        f" {why}; write to fewer queues (--write-queues) until all is read, or use --force",
+        f"cannot reduce topic {topic!r} to {readable} readable queues: {_count(messages)} in removed queues ({names}),"
+        f" {why}; reduce only the writable queues (--write-queues) until all is read, or use --force",
         topic=topic,
         limit=readable,
         messages=max(behind.values(), default=messages),
@@ -63,7 +63,7 @@ async def check_removed_are_read(
 async def _committed(
     brokers: Brokers, topic: str, described: Mapping[str, pb.DescribeTopicReply]
 ) -> tuple[dict[str, dict[Queue, int]], int]:
-    """Return the offsets that each group has committed of TOPIC, and how many groups the user may not see."""
+    """Return the committed offsets of each group in TOPIC, and the number of groups that the user may not see."""
     listed = await brokers.ask_all("ListGroups", pb.GroupListRequest(), pb.GroupListReply)
     hidden = max((reply.hidden for reply in listed.values()), default=0)
     groups = sorted({group.name for reply in listed.values() for group in reply.groups})

@@ -1,4 +1,4 @@
-"""The settings of servers, as an admin reads and changes them."""
+"""Reading and changing the settings of servers."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ _SETTINGS_PATH: Final = "/pocketmq.v1.Settings/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSetting:
-    """One setting of a server. Values are JSON; origin says where the value came from."""
+    """One setting of a server. Values are JSON. `origin` is where the value was set."""
 
     key: str
     value: str
-    #: Empty: it has none.
+    #: Empty: there is no default.
     default: str
     origin: str
-    #: May it change without a restart?
+    #: Whether it can be changed without a restart.
     live: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """The settings of one server when it answered."""
+    """The settings of one server when it replied."""
 
-    #: "broker NAME", or "server" where only the address is known.
+    #: "broker NAME", or "server" if only the address is known.
     server: str
     address: str
     settings: tuple[ServerSetting, ...]
 
 
 class AsyncSettings(AsyncBrokerAsker):
-    """Asks the brokers of NAMESERVERS; with BROKER that one: its name, or the address of any server."""
+    """The settings of all brokers, or of one BROKER: its name, or the address of any server."""
 
     async def all(self) -> list[ServerSettings]:
-        """Return the settings of each server, brokers by name."""
+        """Return the settings of each server, sorted by name."""
 
         async def of(server: str, address: str) -> ServerSettings:
             reply = await self._session.connections.to(address).call(
@@ -55,9 +55,9 @@ class AsyncSettings(AsyncBrokerAsker):
         return await asyncio.gather(*(of(*one) for one in await self._servers()))
 
     async def set(self, key: str, value: str) -> list[tuple[str, ServerSetting, ServerSetting]]:
-        """Give KEY the value VALUE, YAML, at each server; return of each who it is, and the setting before and after.
+        """Set KEY to VALUE, in YAML, on each server; return (server, setting before, setting after) of each.
 
-        Raises what a server refuses it with; those that were asked before have changed it then.
+        Raises the error of the first server that refuses it. The servers before it have changed the setting then.
         """
         request = request_of(pb.SetSettingRequest, key=key, value=value)
         changed = []
@@ -72,7 +72,7 @@ class AsyncSettings(AsyncBrokerAsker):
         return changed
 
     async def _servers(self) -> list[tuple[str, str]]:
-        """Return what is asked: what it is, and where."""
+        """Return the kind and name of each server, and its address."""
         if self._broker is not None and ":" in self._broker:
             return [("server", address) for address in parse_addresses(self._broker, "broker")]
         known = await Brokers(self._session, self._timeout_ms).addresses(self._broker)

@@ -1,4 +1,4 @@
-"""The connections of servers, as an admin asks for them.
+"""Listing the connections of servers.
 
 async with AsyncServerConnections() as servers:
     for found in await servers.all():
@@ -18,7 +18,7 @@ from ..connections import Connections
 from ..name_server_addresses import parse_addresses
 from .brokers import AsyncAsker, Brokers
 
-#: Pages that one server is asked for, of a thousand connections each.
+#: Maximum number of pages per server, each of a thousand connections.
 PAGES_MAX: Final = 100
 
 _PATH: Final = "/pocketmq.v1.Connections/List"
@@ -27,21 +27,19 @@ _FIELDS: Final = tuple(field.name for field in fields(ConnectionFigures))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConnections:
-    """The connections of one server when it answered, by id, and what became of all."""
+    """The open connections of one server when it replied, sorted by id, and totals of all connections."""
 
-    #: "name server", "broker NAME", or "server" where only the address is known.
+    #: "name server", "broker NAME", or "server" if only the address is known.
     server: str
     address: str
     connections: tuple[ConnectionFigures, ...] = ()
     totals: ConnectionTotals | None = None
-    #: Why it tells nothing; `totals` is None then.
+    #: Why the request failed; `totals` is None then.
     error: PocketMQError | None = None
 
 
 class AsyncServerConnections(AsyncAsker):
-    """Asks NAMESERVERS and the brokers that they know; with ADDRESS that server alone; with BROKER, a
-    registered name, that broker alone.
-    """
+    """The connections of name servers and of all brokers, or only of the server at ADDRESS, or of BROKER."""
 
     def __init__(
         self,
@@ -58,18 +56,18 @@ class AsyncServerConnections(AsyncAsker):
         self._addresses = parse_addresses(address, "address") if address is not None else ()
 
     async def all(self) -> list[ServerConnections]:
-        """Return what each server tells: name servers, then brokers by name.
+        """Return the connections of each server: name servers, then brokers by name.
 
-        One that tells nothing says why; if none tells anything, the first reason is raised.
+        The result of a server that fails has the error. If all servers fail, the first error is raised.
         """
-        found = await asyncio.gather(*(self._asked(*one) for one in await self._servers()))
+        found = await asyncio.gather(*(self._list_or_error(*one) for one in await self._servers()))
         errors = [one.error for one in found if one.error is not None]
         if len(errors) == len(found):
             raise errors[0]
         return found
 
     async def _servers(self) -> list[tuple[str, str]]:
-        """Return what is asked: what it is, and where."""
+        """Return the kind and name of each server, and its address."""
         if self._addresses:
             return [("server", address) for address in self._addresses]
         if self._broker is not None:
@@ -81,13 +79,13 @@ class AsyncServerConnections(AsyncAsker):
             *((f"broker {name}", address) for name, address in sorted(brokers.items())),
         ]
 
-    async def _asked(self, server: str, address: str) -> ServerConnections:
+    async def _list_or_error(self, server: str, address: str) -> ServerConnections:
         try:
-            return await self._told(server, address)
+            return await self._list(server, address)
         except PocketMQError as error:
             return ServerConnections(server=server, address=address, error=error)
 
-    async def _told(self, server: str, address: str) -> ServerConnections:
+    async def _list(self, server: str, address: str) -> ServerConnections:
         found: list[ConnectionFigures] = []
         reply = pb.ConnectionListReply()
         for _ in range(PAGES_MAX):
@@ -106,7 +104,7 @@ class AsyncServerConnections(AsyncAsker):
 
 
 def totals_of(message: pb.ConnectionTotals) -> ConnectionTotals:
-    """Return MESSAGE as a value."""
+    """Return the totals in MESSAGE."""
     return ConnectionTotals(
         open=message.open,
         accepted=message.accepted,
@@ -116,5 +114,5 @@ def totals_of(message: pb.ConnectionTotals) -> ConnectionTotals:
 
 
 def figures_of(message: pb.ConnectionFigures) -> ConnectionFigures:
-    """Return MESSAGE as a value."""
+    """Return the connection in MESSAGE."""
     return ConnectionFigures(**{name: getattr(message, name) for name in _FIELDS})

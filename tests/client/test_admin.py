@@ -163,7 +163,7 @@ async def test_queues_stay_if_groups_that_you_may_not_see_may_not_have_read_them
         b.queues["orders", 3] = [b"a record"] * 5
         b.committed["billing", "orders", 3] = 5
         b.list_groups = list_groups  # type: ignore[method-assign]
-        with pytest.raises(TopicInUse, match="groups that you may not see: 2;"):
+        with pytest.raises(TopicInUse, match="groups that you are not allowed to see: 2;"):
             await managing.update_topic("orders", queues=2)
 
 

@@ -387,7 +387,7 @@ class TestDeadLetters:
                 managing.resend_dead_letters("billing", [1]),
                 managing.purge_dead_letters("billing", below=1),
             ):
-                with pytest.raises(InvalidArgument, match="say which broker"):
+                with pytest.raises(InvalidArgument, match="choose one with broker="):
                     await asking
             brokers[0].letters.clear()
             await managing.resend_dead_letters("billing", [1])

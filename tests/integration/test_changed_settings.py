@@ -78,9 +78,9 @@ async def test_an_update_of_nothing_is_refused(tmp_path: Path) -> None:
         await admin.create_group("billing")
         with pytest.raises(GroupNotFound):
             await admin.update_group("other", order=True)
-        with pytest.raises(InvalidArgument, match="nothing is to change"):
+        with pytest.raises(InvalidArgument, match="nothing to change"):
             await admin.update_group("billing")
-        with pytest.raises(InvalidArgument, match="nothing is to change"):
+        with pytest.raises(InvalidArgument, match="nothing to change"):
             await admin.update_topic("orders")
 
 

@@ -170,7 +170,7 @@ def test_dead_letters_of_two_brokers_are_told_apart(tmp_path: Path) -> None:
         left = call.done("dead-letters", "list", "billing", "--all")
 
         assert unclear.code == 2
-        assert "say which broker, with broker=… or --broker" in unclear.err
+        assert "choose one with broker=… or --broker" in unclear.err
         assert all(letter["reason"] == f"on {letter['broker']}" for letter in listed)
         assert sorted(letter["broker"] for letter in listed) == sorted(holders)
         told = [line.split()[:2] for line in resent.out.splitlines()[:-1]]

@@ -142,7 +142,7 @@ def test_a_topic_does_not_lose_queues_that_are_not_read(call: Shell) -> None:
     (forced,) = call("topic", "update", "Shrinking", "--queues", "2", "--force", "--json").documents
 
     assert refused.code == 5
-    assert "8 messages in queues that would go" in refused.err
+    assert "8 messages in removed queues" in refused.err
     assert "(broker-a:3), not read by any group" in refused.err
     assert (written["read_queues"], written["write_queues"]) == (4, 2)
     assert (forced["read_queues"], forced["write_queues"]) == (2, 2)

@@ -32,10 +32,18 @@ class Admin(ThreadAdmin):
         order: bool = False,
         attributes: Mapping[str, str] | None = None,
     ) -> TopicDescription:
-        """Create topic NAME with QUEUES queues on each broker, and return it once it can be used.
+        """Create a topic on each broker that does not have it; return it when it can be used.
 
-        TYPE: NORMAL, FIFO, DELAY, TRANSACTION, or "" for none. Raises TopicExists if every broker has it, or
-        one has it with other settings. Brokers that do not have it yet get it.
+        Args:
+            name: Name of the topic.
+            queues: Number of queues on each broker.
+            type: NORMAL, FIFO, DELAY, TRANSACTION, or "" for unspecified.
+            permission: Sum of read 4, write 2, inherit 1.
+            order: Messages are ordered by message group.
+            attributes: Attributes by name.
+
+        Raises:
+            TopicExists: Every broker has the topic, or one has it with other settings.
         """
         return self._run(
             self._core.create_topic(
@@ -61,12 +69,23 @@ class Admin(ThreadAdmin):
         attributes: Mapping[str, str] | None = None,
         force: bool = False,
     ) -> TopicDescription:
-        """Change what is given of topic NAME, on each broker that has it; return it once the change shows.
+        """Change settings of a topic on each broker that has it; return it when the name servers show the change.
 
-        QUEUES are those to read and to write, unless READ_QUEUES or WRITE_QUEUES say otherwise: a topic shrinks in two
-        steps, fewer to write, then, when the others are read, fewer to read. Raises TopicInUse if queues that could not
-        be read any more hold messages that a group which reads the topic has not read, or that no group has read,
-        unless it is FORCEd.
+        To remove queues, first reduce `write_queues`. When consumers have read the other queues, reduce `read_queues`.
+
+        Args:
+            name: Name of the topic.
+            queues: Number of queues on each broker, to read and to write.
+            read_queues: Number of queues that consumers read, if it differs.
+            write_queues: Number of queues that producers write, if it differs.
+            type: NORMAL, FIFO, DELAY, TRANSACTION, or "" for unspecified.
+            permission: Sum of read 4, write 2, inherit 1.
+            order: Messages are ordered by message group.
+            attributes: Attributes by name.
+            force: Remove queues even if they have unread messages.
+
+        Raises:
+            TopicInUse: Queues to remove have messages that some group of the topic, or every group, has not read.
         """
         return self._run(
             self._core.update_topic(
@@ -83,23 +102,23 @@ class Admin(ThreadAdmin):
         )
 
     def delete_topic(self, name: str) -> None:
-        """Delete topic NAME and its messages on every broker; return once no name server shows it."""
+        """Delete a topic and its messages on every broker; return when no name server shows it any more."""
         return self._run(self._core.delete_topic(name))
 
     def topics(self, *, include_system: bool = False) -> list[TopicDescription]:
-        """Return all topics of the cluster by name, without their queues."""
+        """Return all topics of the cluster, sorted by name, without their queues."""
         return self._run(self._core.topics(include_system=include_system))
 
     def hidden_topics(self) -> int:
-        """Return how many topics you may not list, on the broker that has most of them."""
+        """Return the number of topics that you are not allowed to list: the maximum of all brokers."""
         return self._run(self._core.hidden_topics())
 
     def hidden_groups(self) -> int:
-        """Return how many groups you may not list, on the broker that has most of them."""
+        """Return the number of groups that you are not allowed to list: the maximum of all brokers."""
         return self._run(self._core.hidden_groups())
 
     def describe_topic(self, name: str) -> TopicDescription:
-        """Return topic NAME with its queues on all brokers. Raises TopicNotFound."""
+        """Return a topic with its queues on all brokers. Raises TopicNotFound."""
         return self._run(self._core.describe_topic(name))
 
     def lookup(
@@ -113,11 +132,18 @@ class Admin(ThreadAdmin):
         max_messages: int = 64,
         read_from: ReadFrom = "master",
     ) -> list[ReceivedMessage]:
-        """Return the newest MAX_MESSAGES of TOPIC with KEY (one of its keys, or its id) or with TAG, oldest first.
+        """Look up messages of a topic by key or tag; return the newest ones, oldest first.
 
-        Of each broker these are 16 MiB at most, and at least one. Tags are found only where the broker's store indexes
-        them. BEGIN_MS and END_MS (0: no end) bound the time when they were stored, both included. READ_FROM "any":
-        replicas that follow look, and masters where these find nothing.
+        Each broker returns up to 16 MiB, and at least one message.
+
+        Args:
+            topic: Topic of the messages.
+            key: A key of the message, or its id.
+            tag: Tag of the message. Only brokers that index tags find it.
+            begin_ms: Start of the store time, included, in Unix milliseconds.
+            end_ms: End of the store time, included, in Unix milliseconds; 0: no end.
+            max_messages: Maximum number of messages.
+            read_from: "any": followers search first, and masters if followers find nothing.
         """
         return self._run(
             self._core.lookup(
@@ -134,9 +160,9 @@ class Admin(ThreadAdmin):
     def lookup_id(
         self, message_id: str, topic: str | None = None, *, read_from: ReadFrom = "master"
     ) -> ReceivedMessage:
-        """Return the message with MESSAGE_ID, the producer's or the offset message id. Raises MessageNotFound.
+        """Return the message with MESSAGE_ID: the id that the producer set, or the offset message id.
 
-        Without TOPIC a producer's id is looked for in all topics.
+        Without TOPIC, all topics are searched. Raises MessageNotFound.
         """
         return self._run(self._core.lookup_id(message_id, topic, read_from=read_from))
 
@@ -149,7 +175,7 @@ class Admin(ThreadAdmin):
         max_messages: int = 64,
         read_from: ReadFrom = "master",
     ) -> list[ReceivedMessage]:
-        """Return up to MAX_MESSAGES of TOPIC stored from BEGIN_MS up to, and without, END_MS, oldest first."""
+        """Return up to MAX_MESSAGES of TOPIC stored from BEGIN_MS until before END_MS, oldest first."""
         return self._run(
             self._core.lookup_time(
                 topic, begin_ms, end_ms, max_messages=max_messages, read_from=read_from
@@ -165,9 +191,11 @@ class Admin(ThreadAdmin):
         max_messages: int = 1,
         read_from: ReadFrom = "master",
     ) -> list[ReceivedMessage]:
-        """Return up to MAX_MESSAGES of QUEUE of TOPIC from queue offset OFFSET on, which must be there.
+        """Return up to MAX_MESSAGES of QUEUE of TOPIC, from the message at OFFSET on.
 
-        Raises MessageNotFound, OffsetOutOfRange, or QueueNotFound, also for a number that several brokers have.
+        Raises:
+            MessageNotFound: There is no message at OFFSET.
+            QueueNotFound: There is no such queue, or QUEUE is a number that several brokers have.
         """
         return self._run(
             self._core.lookup_offset(
@@ -186,7 +214,7 @@ class Admin(ThreadAdmin):
     def queue_offsets(
         self, topic: str, *, time_ms: int | None = None
     ) -> list[descriptions.QueueDescription]:
-        """Return what each queue of TOPIC holds and, with TIME_MS, where that instant lies."""
+        """Return the offset range of each queue of TOPIC, and with TIME_MS the offset of this time."""
         return self._run(self._core.queue_offsets(topic, time_ms=time_ms))
 
     def create_group(
@@ -200,15 +228,22 @@ class Admin(ThreadAdmin):
         consume_enable: bool = True,
         subscription_check: str = "grace",
     ) -> descriptions.GroupDescription:
-        """Create group NAME on every broker. ORDER: first in, first out.
+        """Create a group on every broker that does not have it.
 
-        RETRY_INTERVALS_MS: how long a message waits before its first retry, its second …; the last one repeats. At
-        most 64, each 1 s to the broker's delay_max_ms (3 days); none: by delay level, 10 s to 2 h.
-        SUBSCRIPTION_CHECK, of members that subscribe to different things: "grace" serves all for the broker's
-        subscription_grace_ms and then those with the newest subscription, "warn" serves all, "refuse" the first.
+        Args:
+            name: Name of the group.
+            retry_max_times: Retries before a message goes to the dead-letter queue.
+            retry_queues: Queues of the retry topic.
+            retry_intervals_ms: Delays before the first retry, the second, and so on; further retries use the last one.
+                Up to 64 delays from 1 s to the broker's delay_max_ms (3 days). Empty: by delay level, 10 s to 2 h.
+            order: Consume in order (FIFO).
+            consume_enable: Consumers may read.
+            subscription_check: What happens if members subscribe to different things. "grace": all are served for the
+                broker's subscription_grace_ms, then only the newest subscription. "warn": all are served. "refuse":
+                only the first subscription is served.
 
-        Raises GroupExists if every broker has the group, or one has it with other settings. Brokers that do not have
-        it yet get it.
+        Raises:
+            GroupExists: Every broker has the group, or one has it with other settings.
         """
         return self._run(
             self._core.create_group(
@@ -233,10 +268,10 @@ class Admin(ThreadAdmin):
         consume_enable: bool | None = None,
         subscription_check: str | None = None,
     ) -> descriptions.GroupDescription:
-        """Change what is given of group NAME; the rest stays. Raises GroupNotFound.
+        """Change settings of a group. Raises GroupNotFound.
 
-        The arguments are those of `create_group`; an empty list of RETRY_INTERVALS_MS means by delay level. A broker
-        that does not have the group yet gets it, as another broker has it.
+        The arguments are those of `create_group`; None: do not change this setting. Brokers that do not have the group
+        get it with the settings of another broker.
         """
         return self._run(
             self._core.update_group(
@@ -251,23 +286,23 @@ class Admin(ThreadAdmin):
         )
 
     def delete_group(self, name: str) -> None:
-        """Delete group NAME and its offsets on every broker."""
+        """Delete a group and its offsets on every broker."""
         return self._run(self._core.delete_group(name))
 
     def groups(self) -> list[descriptions.GroupDescription]:
-        """Return all groups by name."""
+        """Return all groups, sorted by name."""
         return self._run(self._core.groups())
 
     def group_offsets(
         self, group: str, topic: str | None = None
     ) -> list[descriptions.GroupPosition]:
-        """Return how far GROUP has come: in every queue of TOPIC, or wherever it has ever committed."""
+        """Return the committed offsets of a group: in all queues of TOPIC, or in all queues that it has committed."""
         return self._run(self._core.group_offsets(group, topic))
 
     def set_group_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
-        """Set the offsets of GROUP to OFFSETS. Raises LeaseLost where a member holds one of the queues.
+        """Set committed offsets of a group. Raises LeaseLost if a member holds one of the queues.
 
-        A consumer that reads without being a member does not notice, and may overwrite them.
+        A consumer with assigned queues (`assign`) does not notice the change, and may overwrite it.
         """
         return self._run(self._core.set_group_offsets(group, offsets))
 
@@ -279,15 +314,18 @@ class Admin(ThreadAdmin):
         interval_ms: int = 0,
         read_from: ReadFrom = "master",
     ) -> descriptions.GroupStatus:
-        """Return who is in GROUP, and its progress in every queue that it reads, or in those of TOPIC.
+        """Return the members of a group, and its progress in each queue.
 
-        GROUP is a name, or a description from `groups()`, so that the brokers need not list all groups again; a group
-        that was deleted since then has an empty report. READ_FROM "any": replicas that follow look at the queues, and
-        may be a moment behind.
+        Args:
+            group: Name, or a description from `groups()`, which saves listing all groups again. The report of a group
+                that was deleted since then is empty.
+            topic: Only the queues of this topic; None: all that the group reads and that you are allowed to see.
+            interval_ms: Time between two looks, for the rates; 0: one look. Consumers commit every few seconds, so a
+                short interval is not exact.
+            read_from: "any": followers read the queues. Their values may be slightly older.
 
-        INTERVAL_MS: look twice, so long apart, to report how fast it is; consumers commit every few seconds, so that a
-        short interval tells little. Queues of topics that you may not see are left out, unless TOPIC names the topic.
-        Raises GroupNotFound.
+        Raises:
+            GroupNotFound: There is no such group.
         """
         return self._run(
             self._core.describe_group(
@@ -306,11 +344,20 @@ class Admin(ThreadAdmin):
         dry_run: bool = False,
         create: bool = False,
     ) -> list[OffsetChange]:
-        """Set the offsets of GROUP to TARGET in QUEUES of TOPIC (numbers are those of every broker; none: all of them).
+        """Reset the offsets of a group in a topic; return the changes.
 
-        Returns what moves, from where to where; with DRY_RUN nothing does. Raises GroupNotFound for a group that never
-        was, unless it is to be CREATEd; and GroupInUse while members are on: with FORCE they lose their queues in the
-        same step, and continue at the new offsets once they have them again.
+        Args:
+            group: The consumer group.
+            topic: Topic whose offsets are reset.
+            target: The new position.
+            queues: Queues, or numbers of queues on every broker; empty: all.
+            force: Reset even while consumers are connected. They lose their queues, and restart at the new offsets.
+            dry_run: Only return the changes.
+            create: Create the group if it does not exist.
+
+        Raises:
+            GroupNotFound: There is no such group, and `create` is False.
+            GroupInUse: Consumers are connected, and `force` is False.
         """
         return self._run(
             self._core.reset_offsets(
@@ -327,10 +374,17 @@ class Admin(ThreadAdmin):
         max_letters: int = 1000,
         include_resent: bool = True,
     ) -> list[DeadLetter]:
-        """Return the dead letters of GROUP, those that died first in front: at most MAX_LETTERS of each broker.
+        """Return the dead letters of a group, the oldest first.
 
-        BROKER, a name or an address: of this one alone, which FROM_OFFSET, where to begin, needs where there are
-        several. Without INCLUDE_RESENT only those that were not sent again. Raises GroupNotFound.
+        Args:
+            group: The consumer group.
+            broker: Name of a broker; None: all brokers.
+            from_offset: Offset of the first dead letter. Needs `broker` if several brokers have dead letters.
+            max_letters: Maximum number per broker.
+            include_resent: Whether to include dead letters that were resent.
+
+        Raises:
+            GroupNotFound: There is no such group.
         """
         return self._run(
             self._core.dead_letters(
@@ -350,20 +404,28 @@ class Admin(ThreadAdmin):
         topic: str | None = None,
         broker: str | None = None,
     ) -> list[ResentDeadLetter]:
-        """Send the dead letters of GROUP with these queue OFFSETS again; return what became of each, in their order.
+        """Send dead letters again as new messages; return the results in the order of OFFSETS.
 
-        Each goes to the topic that it came from, or to TOPIC, as a fresh message: all groups of that topic get it.
-        `%RETRY%group` reaches GROUP alone. The dead letters stay until they are purged. BROKER is needed where several
-        have dead letters of the group.
+        All groups of the topic get the new messages. The dead letters stay until they are purged.
+
+        Args:
+            group: The consumer group.
+            offsets: Offsets of the dead letters.
+            topic: Topic to send to; None: the original topic of each. `%RETRY%group` reaches only this group.
+            broker: Name of a broker, needed if several brokers have dead letters of the group.
         """
         return self._run(self._core.resend_dead_letters(group, offsets, topic=topic, broker=broker))
 
     def purge_dead_letters(
         self, group: str, *, below: int | None = None, broker: str | None = None
     ) -> int:
-        """Put away the dead letters of GROUP, all or those with offsets BELOW; return how many.
+        """Purge the dead-letter queue of a group; return the number of purged dead letters.
 
-        They are not listed or sent any more; the broker's retention of its log removes the bytes. BROKER is needed
-        for BELOW where several have dead letters of the group.
+        They can no longer be listed or resent. The broker removes their bytes when their files expire.
+
+        Args:
+            group: The consumer group.
+            below: Purge only offsets below this one; None: purge all.
+            broker: Name of a broker. Needed for `below` if several brokers have dead letters of the group.
         """
         return self._run(self._core.purge_dead_letters(group, below=below, broker=broker))
