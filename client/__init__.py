@@ -9,8 +9,8 @@
             ...
     PushConsumer("billing", "orders", lambda message: ...).run()
 
-Each client has a synchronous face (`Producer`, `PullConsumer`, `PushConsumer`, `Admin`) and one for asyncio (`Async…`).
-All errors are `PocketMQError`s, and are exported here as well.
+Each client has a class for threads (`Producer`, `PullConsumer`, `PushConsumer`, `Admin`) and one for asyncio
+(`Async…`). All errors are subclasses of `PocketMQError`, and this package exports them too.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ __all__ = [
 ]
 __all__ += errors.__all__
 
-#: Where each name is. It is imported when it is asked for: a command that lists topics pays for no consumer.
+#: The module of each name. It is imported at the first access, so that a program imports only what it uses.
 _MODULES = {
     "Admin": "sync.gen.admin",
     "AsyncAdmin": "administration.admin",

@@ -1,10 +1,10 @@
-"""The division of a group's queues among its members: what a strategy gets and returns. Pure.
+"""The assignment of a group's queues to its members: the input and output of strategies. No I/O.
 
-Members and queues are counted in Apache RocketMQ's order, so that the same names give the same result: members by their
-names, queues by topic, broker and number, strings compared as Java compares them (by UTF-16 units).
+Members and queues have the same order as in Apache RocketMQ, so that the same names give the same result: members by
+name, queues by topic, broker and number. Strings are compared as in Java, by UTF-16 units.
 
-Your own strategy is any object with a `name` and `allocate`: see `Strategy`. A group must not suffer from its faults:
-`allocated` finds them.
+Your own strategy is any object with a `name` and `allocate`: see `Strategy`. `allocated` checks its results, so that
+mistakes in it do no harm to the group.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from .queue import Queue
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member: MEMBER_ID is unique among the living, INSTANCE_ID outlives a restart and may be empty.
+    """One member of a group.
 
-    ROOM is its machine room, HELD what it reads now, TOPICS what it subscribes to.
+    `member_id` is unique among the present members. `instance_id` survives a restart, and may be empty. `room` is its
+    data center, `held` has the queues that it reads now, and `topics` has its subscriptions.
     """
 
     member_id: str
@@ -33,12 +34,12 @@ class Member:
 
     @property
     def place(self) -> str:
-        """The name by which strategies know it: the same after a restart if it has an instance id."""
+        """Its name for strategies. With an instance id, it is the same after a restart."""
         return self.instance_id or self.member_id
 
 
 def java_order(text: str) -> bytes:
-    """Return a key that sorts as Java's String.compareTo does."""
+    """Return a sort key with the order of `String.compareTo` in Java."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
@@ -48,7 +49,7 @@ def ordered_members(members: Iterable[Member]) -> list[Member]:
 
 
 def ordered_queues(queues: Iterable[Queue]) -> list[Queue]:
-    """Return QUEUES ordered as Java's MessageQueue.compareTo orders them."""
+    """Return QUEUES in the order of `MessageQueue.compareTo` in Apache RocketMQ."""
     return sorted(
         queues, key=lambda queue: (java_order(queue.topic), java_order(queue.broker), queue.number)
     )
@@ -56,28 +57,29 @@ def ordered_queues(queues: Iterable[Queue]) -> list[Queue]:
 
 #: The queues of each member, by member id.
 Shares: TypeAlias = dict[str, list[Queue]]
-#: One topic: from the members that subscribe to it and its queues, both in order and not empty, one share a member.
+#: Assigns the queues of one topic: called with the members that subscribe to it and its queues, both sorted and not
+#: empty. Returns the queues of each member.
 Rule: TypeAlias = Callable[[list[Member], list[Queue]], Sequence[list[Queue]]]
 
 
 class Strategy(Protocol):
-    """Divides queues among members. The same input, in whatever order, gives the same result everywhere."""
+    """Assigns queues to members. The same input, in any order, has to give the same result in every process."""
 
     @property
     def name(self) -> str:
-        """What it is called in settings and by the coordinator."""
+        """Its name in settings and for the coordinator."""
         ...
 
     def allocate(self, members: Sequence[Member], queues: Sequence[Queue]) -> Shares:
-        """Return the queues of each member; QUEUES are those of all topics that anybody subscribes to.
+        """Return the queues of each member. QUEUES has all queues of all topics with a subscription.
 
-        A queue goes to one member at most, and only to one that subscribes to its topic.
+        Assign each queue to no more than one member, which subscribes to its topic.
         """
         ...
 
 
 def topic_by_topic(rule: Rule, members: Sequence[Member], queues: Sequence[Queue]) -> Shares:
-    """Return what RULE makes of each topic by itself, among the members that subscribe to it."""
+    """Apply RULE to each topic, with the members that subscribe to it; return the queues of each member."""
     present = ordered_members(members)
     shares: Shares = {member.member_id: [] for member in present}
     for topic, group in groupby(ordered_queues(queues), key=lambda queue: queue.topic):
@@ -90,10 +92,10 @@ def topic_by_topic(rule: Rule, members: Sequence[Member], queues: Sequence[Queue
 
 
 def allocated(strategy: Strategy, members: Sequence[Member], queues: Sequence[Queue]) -> Shares:
-    """Return what STRATEGY gives each of MEMBERS, an entry for each, also where it gave none.
+    """Return the queues that STRATEGY assigns to each of MEMBERS, with an entry for each member.
 
-    Raises ConfigError if it gave a queue twice, one that is not there, one to a stranger, or one to a member that does
-    not subscribe to its topic. Queues without a member are no fault.
+    Queues without a member are allowed. Raises ConfigError if STRATEGY assigned a queue twice, an unknown queue, a
+    queue to an unknown member, or a queue to a member that does not subscribe to its topic.
     """
     shares = strategy.allocate(members, queues)
     topics = {member.member_id: member.topics for member in members}
@@ -102,11 +104,13 @@ def allocated(strategy: Strategy, members: Sequence[Member], queues: Sequence[Qu
     for member_id, share in shares.items():
         for queue in share:
             if member_id not in topics:
-                raise _fault(strategy, queue, f"to {member_id!r}, which is no member")
+                raise _fault(strategy, queue, f"to {member_id!r}, which is not a member")
             if queue not in there:
-                raise _fault(strategy, queue, f"to {member_id!r}, but there is no such queue")
+                raise _fault(strategy, queue, f"to {member_id!r}, but the queue does not exist")
             if queue.topic not in topics[member_id]:
-                raise _fault(strategy, queue, f"to {member_id!r}, which does not subscribe to it")
+                raise _fault(
+                    strategy, queue, f"to {member_id!r}, which does not subscribe to its topic"
+                )
             if queue in owners:
                 raise _fault(strategy, queue, f"to {owners[queue]!r} and to {member_id!r}")
             owners[queue] = member_id
@@ -115,7 +119,7 @@ def allocated(strategy: Strategy, members: Sequence[Member], queues: Sequence[Qu
 
 def _fault(strategy: Strategy, queue: Queue, where: str) -> ConfigError:
     return ConfigError(
-        f"allocation strategy {strategy.name!r} gave queue {queue} {where}: correct the strategy",
+        f"allocation strategy {strategy.name!r} assigned queue {queue} {where}: fix the strategy",
         field="strategy",
         value=strategy.name,
         queue=queue,
@@ -123,7 +127,7 @@ def _fault(strategy: Strategy, queue: Queue, where: str) -> ConfigError:
 
 
 class Move(NamedTuple):
-    """QUEUE goes from member SOURCE to member TARGET; empty: nobody has it before, or afterwards."""
+    """The reassignment of a queue from member `source` to member `target`; empty: no member."""
 
     queue: Queue
     source: str
@@ -133,7 +137,7 @@ class Move(NamedTuple):
 def moves(
     before: Mapping[str, Iterable[Queue]], after: Mapping[str, Iterable[Queue]]
 ) -> list[Move]:
-    """Return what moves from the shares BEFORE to those AFTER, queues in order."""
+    """Return the reassignments from BEFORE to AFTER, sorted by queue."""
     old = {queue: member for member, share in before.items() for queue in share}
     new = {queue: member for member, share in after.items() for queue in share}
     return [

@@ -1,19 +1,19 @@
-"""The strategies by which a group's queues are divided, and how a setting names one.
+"""The strategies that assign a group's queues to its members, and how a setting names a strategy.
 
     strategy = strategy_named("sticky")
     shares = allocated(strategy, [Member("a", topics=topics), Member("b", topics=topics)], queues)
 
-| name | a member gets |
+| name | queues of a member |
 |---|---|
-| `average` | of each topic a piece without gaps; RocketMQ's default |
-| `average-by-circle` | of each topic every n-th queue |
-| `consistent-hash` | the queues whose hash falls before one of its points on a ring: a change of members moves few |
-| `machine-room` | of each topic its part of the queues in the rooms that were named |
-| `machine-room-nearby` | the queues of its own room, and its part of those in rooms without a member |
-| `configured` | what a table says |
-| `sticky` | what it has, as far as all have the same number; over all topics at once |
+| `average` | a contiguous part of each topic; RocketMQ's default |
+| `average-by-circle` | every n-th queue of each topic |
+| `consistent-hash` | the queues whose hash is before one of its points on a ring: few queues move |
+| `machine-room` | its part of the queues in the configured data centers, for each topic |
+| `machine-room-nearby` | its part of the queues in its own data center, and in data centers without a member |
+| `configured` | as a table says |
+| `sticky` | the queues that it has, as far as all members get the same number; over all topics |
 
-All but the last two compute what Apache RocketMQ 5.5 computes for members and queues of the same names.
+For the same names of members and queues, all but the last two give the same result as Apache RocketMQ 5.5.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 
 VIRTUAL_NODES: Final = 10
 VIRTUAL_NODES_MAX: Final = 100_000
-#: A package announces strategies in `[project.entry-points."pocketmq.allocation"]`, as name = "module:Class".
+#: A package registers strategies in `[project.entry-points."pocketmq.allocation"]`, as name = "module:Class".
 ENTRY_POINTS: Final = "pocketmq.allocation"
 _NEARBY: Final = "machine-room-nearby"
 
 
 class Average:
-    """Strategy `average`: each topic in pieces without gaps, the first ones longer by one.
+    """Strategy `average`: a contiguous part of each topic per member; the first parts may have one queue more.
 
-    It is RocketMQ's "AVG", its default. It balances topic by topic: with many topics of few queues the first members
-    get more than the last.
+    This is "AVG" of RocketMQ, the default. It balances each topic by itself. With many topics of few queues, the first
+    members get more queues than the last.
     """
 
     name = "average"
@@ -69,9 +69,9 @@ def _pieces(members: list[Member], queues: list[Queue]) -> list[list[Queue]]:
 
 
 class AverageByCircle:
-    """Strategy `average-by-circle`: the queues of each topic are dealt out one by one. RocketMQ's "AVG_BY_CIRCLE".
+    """Strategy `average-by-circle`: the queues of each topic go to the members in turn.
 
-    Neighbours, which often are on one broker, go to different members.
+    This is "AVG_BY_CIRCLE" of RocketMQ. Neighbouring queues, often of one broker, go to different members.
     """
 
     name = "average-by-circle"
@@ -85,15 +85,15 @@ def _dealt(members: list[Member], queues: list[Queue]) -> list[list[Queue]]:
 
 
 class ConsistentHash:
-    """Strategy `consistent-hash`: members and queues on one ring; who comes or goes moves only queues of its own.
+    """Strategy `consistent-hash`: a new or leaving member moves only its own queues.
 
-    A member is at VIRTUAL_NODES points, the hashes of "<name>-<number>"; a queue belongs to the member at the first
-    point at or after the hash of "MessageQueue [topic=…, brokerName=…, queueId=…]", or else at the first of all. The
-    hash is the first four bytes of MD5 as a number. These texts and this hash are those of RocketMQ's
-    "CONSISTENT_HASH".
+    Each member has VIRTUAL_NODES points on a ring, the hashes of "<name>-<number>". A queue belongs to the member at
+    the first point at or after the hash of "MessageQueue [topic=…, brokerName=…, queueId=…]", or else at the first
+    point of all. The hash is the first four bytes of MD5 as a number. These texts and this hash are those of
+    "CONSISTENT_HASH" of RocketMQ.
 
-    The price of moving little is balance: with RocketMQ's ten points shares differ by a third and more; take more, up
-    to VIRTUAL_NODES_MAX. Raises ConfigError for another number.
+    The result is less balanced. With ten points, as in RocketMQ, the numbers of queues differ by a third or more. Use
+    more points, up to VIRTUAL_NODES_MAX. Raises ConfigError for a number outside the limits.
     """
 
     name = "consistent-hash"
@@ -101,7 +101,7 @@ class ConsistentHash:
     def __init__(self, virtual_nodes: int = VIRTUAL_NODES) -> None:
         if not 1 <= virtual_nodes <= VIRTUAL_NODES_MAX:
             raise ConfigError(
-                f"virtual_nodes is {virtual_nodes}, but must be 1 to {VIRTUAL_NODES_MAX}",
+                f"virtual_nodes is {virtual_nodes}: it must be 1 to {VIRTUAL_NODES_MAX}",
                 field="virtual_nodes",
                 limit=VIRTUAL_NODES_MAX,
                 value=virtual_nodes,
@@ -112,7 +112,7 @@ class ConsistentHash:
         return topic_by_topic(self._by_ring, members, queues)
 
     def _by_ring(self, members: list[Member], queues: list[Queue]) -> list[list[Queue]]:
-        # A point that two members share belongs to the later one.
+        # If two members have the same point, it belongs to the later one.
         ring = {
             _hash(f"{member.place}-{number}"): at
             for at, member in enumerate(members)
@@ -136,16 +136,16 @@ def _hash(text: str) -> int:
 
 
 def room_of_broker(broker: str) -> str:
-    """Return the room in BROKER's name; empty: it names none."""
+    """Return the data center in the name of BROKER; empty: the name has none."""
     room, at, name = broker.partition("@")
     return room if at and name and "@" not in name else ""
 
 
 class MachineRoom:
-    """Strategy `machine-room`: only queues of brokers in ROOMS; None: of all that name one. RocketMQ's "MACHINE_ROOM".
+    """Strategy `machine-room`: only queues of brokers in `rooms`; None: of all brokers whose name has a data center.
 
-    The room of a broker is in its name: "<room>@<name>". Queues of brokers without, and of other rooms, go to
-    nobody: members elsewhere are meant to read them.
+    This is "MACHINE_ROOM" of RocketMQ. The data center of a broker is in its name: "<data center>@<name>". Queues of
+    other brokers are not assigned, because members of other groups are meant to read them.
     """
 
     name = "machine-room"
@@ -162,7 +162,7 @@ class MachineRoom:
 
 
 def _divided(members: list[Member], queues: list[Queue]) -> list[list[Queue]]:
-    """Return pieces of equal length, and what is over, one each, to the first members."""
+    """Return parts of equal length; the first members get one of the remaining queues each."""
     length = len(queues) // len(members)
     even = length * len(members)
     return [
@@ -172,13 +172,12 @@ def _divided(members: list[Member], queues: list[Queue]) -> list[list[Queue]]:
 
 
 class MachineRoomNearby:
-    """Strategy `machine-room-nearby`: queues stay in their machine room as long as a member lives there.
+    """Strategy `machine-room-nearby`: queues are assigned to members in the same data center, if there are any.
 
-    RocketMQ's "MACHINE_ROOM_NEARBY": another strategy divides the queues of a room among the members of that room;
-    those of a room without members it divides among all. Members say their room, brokers have it in their names
-    ("<room>@<name>"). Who names none is in a room of its own kind, without a name: nothing is left out.
-
-    Divides by WITHIN (default: `average`) what each room has; ROOM_OF tells a broker's room from its name.
+    This is "MACHINE_ROOM_NEARBY" of RocketMQ. Another strategy, WITHIN (default: `average`), assigns the queues of a
+    data center to its members. The queues of a data center without members are assigned to all members. The data center
+    of a member is its setting `room`. The one of a broker is in its name ("<data center>@<name>"); `room_of` finds it.
+    Members and brokers without a data center belong together, so that every queue is assigned.
     """
 
     def __init__(
@@ -200,8 +199,8 @@ class MachineRoomNearby:
                 self._divide(members_there, queues_there, shares)
             else:
                 far.append((queues_there, members))
-        for queues_there, everybody in far:
-            self._divide(everybody, queues_there, shares)
+        for queues_there, all_members in far:
+            self._divide(all_members, queues_there, shares)
         return [shares[member.member_id] for member in members]
 
     def _rooms(self, queues: list[Queue]) -> list[tuple[str, list[Queue]]]:
@@ -217,12 +216,11 @@ class MachineRoomNearby:
 
 
 class Configured:
-    """Strategy `configured`: a table says who reads what. RocketMQ's "CONFIG", with one table for the whole group.
+    """Strategy `configured`: a table has the queues of each member.
 
-    SHARES: queues by instance id, or by member id for members without one. What it leaves out goes to no member.
-
-    Queues that do not exist, or whose topic the member does not subscribe to, are passed over. Raises ConfigError for a
-    queue that it has twice.
+    This is "CONFIG" of RocketMQ, with one table for the whole group. SHARES has queues by instance id, or by member id
+    for members without one. Other queues are not assigned. Queues that do not exist, or whose topic the member does not
+    subscribe to, are ignored. Raises ConfigError if a queue is assigned to two members.
     """
 
     name = "configured"
@@ -234,7 +232,7 @@ class Configured:
                 owner = self._owners.setdefault(queue, place)
                 if owner != place:
                     raise ConfigError(
-                        f"queue {queue} is configured for {owner!r} and for {place!r}: leave one of them",
+                        f"queue {queue} is configured for {owner!r} and for {place!r}: remove one of them",
                         field="shares",
                         value=queue,
                     )
@@ -250,8 +248,6 @@ class Configured:
         return shares
 
 
-# --- names
-
 _KNOWN: Final[dict[str, Callable[..., Strategy]]] = {
     "average": Average,
     "average-by-circle": AverageByCircle,
@@ -264,10 +260,10 @@ _KNOWN: Final[dict[str, Callable[..., Strategy]]] = {
 
 
 def strategy_named(wanted: str | type[Strategy] | Strategy) -> Strategy:
-    """Return the strategy that WANTED is or names.
+    """Return the strategy WANTED: an object, a class, or a name.
 
-    A name is one of this package's, "machine-room-nearby-" and another's, an entry point's, or "module:Class" of a
-    class that needs no arguments. Raises ConfigError, which lists the names that are known.
+    A name is one of the table above, `machine-room-nearby-` plus another name, the name of an entry point, or
+    "module:Class" of a class without required arguments. Raises ConfigError, which lists the known names.
     """
     if isinstance(wanted, str):
         return _by_name(wanted)
@@ -286,7 +282,7 @@ def known_strategies() -> list[str]:
 
 def _points(name: str | None = None) -> tuple[EntryPoint, ...]:
     """Return the entry points of strategies, or those called NAME."""
-    from importlib.metadata import entry_points  # As long as a fifth of all other imports.
+    from importlib.metadata import entry_points  # Here, because it takes long to import.
 
     found = entry_points(group=ENTRY_POINTS)
     return tuple(found if name is None else found.select(name=name))
@@ -301,7 +297,7 @@ def _by_name(name: str) -> Strategy:
         return _made(_loaded(points[0].value, name), name)
     if ":" in name:
         return _made(_loaded(name, name), name)
-    raise _refused(name, f"is not known: choose {', '.join(known_strategies())}, or module:Class")
+    raise _refused(name, f"is unknown: use {', '.join(known_strategies())}, or module:Class")
 
 
 def _loaded(path: str, name: str) -> Any:
@@ -313,27 +309,27 @@ def _loaded(path: str, name: str) -> Any:
 
 
 def _made(kind: Any, name: str) -> Strategy:
-    """Return what KIND, a class, makes; what is no class is the strategy itself."""
+    """Return an object of the class KIND. If KIND is not callable, it is the strategy itself."""
     if not callable(kind):
         return _checked(kind, name)
     try:
         made = kind()
     except TypeError as error:
         raise _refused(
-            name, f"needs {_arguments(kind)}: hand over an object that has them"
+            name, f"needs {_arguments(kind)}: pass an object instead of a class or name"
         ) from error
     return _checked(made, name)
 
 
 def _arguments(kind: Callable[..., Any]) -> str:
-    """Return what KIND must be given, in words."""
+    """Return the names of the required arguments of KIND, for an error message."""
     try:
         needed = [
             one.name
             for one in signature(kind).parameters.values()
             if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
         ]
-    except (TypeError, ValueError):  # Classes of C may not tell.
+    except (TypeError, ValueError):  # Classes in C may have no signature.
         needed = []
     return f"arguments ({', '.join(needed)})" if needed else "arguments"
 
@@ -342,7 +338,7 @@ def _checked(strategy: Any, name: str) -> Strategy:
     if not isinstance(getattr(strategy, "name", None), str) or not callable(
         getattr(strategy, "allocate", None)
     ):
-        raise _refused(name, "is no strategy: it needs a `name` and `allocate(members, queues)`")
+        raise _refused(name, "has no `name` or no `allocate(members, queues)`: add both")
     result: Strategy = strategy
     return result
 

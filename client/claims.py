@@ -1,7 +1,7 @@
-"""Checks of replies: does a reply fit its request? If not, the client raises BadReply and does not hang or crash.
+"""Checks that a reply matches its request. If not, the client raises BadReply, and does not hang or crash.
 
-BadReply names the server and what does not fit. Numbers must be in the range that a PocketMQ server can send. A wrong
-number within this range is not noticed.
+BadReply names the server and the mismatch. Numbers must be in the range that a PocketMQ server can send. A wrong number
+within this range is not detected.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..proto.gen import pocketmq_v1_pb2 as pb
 if TYPE_CHECKING:
     from .received_message import FetchedRun
 
-#: Queues of a topic on one broker, as name servers take them; of a topic on all brokers.
+#: Maximum number of queues of a topic on one broker, as name servers accept it, and on all brokers.
 QUEUES_MAX: Final = 65_536
 TOPIC_QUEUES_MAX: Final = 1_000_000
 LEASE_MOST_MS: Final = 600_000
@@ -33,7 +33,7 @@ class _Numbered(Protocol):
 def _check(fits: bool, server: str, what: str) -> None:
     if not fits:
         raise BadReply(
-            f"{server} answered what does not fit: {what}. Is it a PocketMQ server of this version?",
+            f"the reply of {server} does not match the request: {what}. Is it a PocketMQ server of this version?",
             server=server,
         )
 
@@ -62,12 +62,14 @@ def check_produced(run: pb.ProduceRun, reply: pb.ProduceReply, server: str) -> N
         ("due times", reply.due_ms),
     ):
         _check(
-            len(found) in (0, count), server, f"{len(found)} {field} for a run of {count} messages"
+            len(found) in (0, count),
+            server,
+            f"{len(found)} {field} for a batch of {count} messages",
         )
     _check(
         0 <= reply.repeated_count <= count,
         server,
-        f"{reply.repeated_count} repeats in a run of {count} messages",
+        f"{reply.repeated_count} duplicates in a batch of {count} messages",
     )
     lowest = min((*reply.queue_offsets, *reply.log_offsets, *reply.due_ms), default=0)
     firsts = reply.first_queue_offset, reply.first_log_offset
@@ -75,14 +77,14 @@ def check_produced(run: pb.ProduceRun, reply: pb.ProduceReply, server: str) -> N
     _check(
         min(lowest, *firsts) >= -1 and last <= _OFFSET_MAX,
         server,
-        f"offsets {firsts[0]} and {firsts[1]} for a run of {count} messages",
+        f"offsets {firsts[0]} and {firsts[1]} for a batch of {count} messages",
     )
 
 
 def check_fetched(
     request: pb.FetchRequest, reply: pb.FetchReply, run: FetchedRun | None, server: str
 ) -> None:
-    """Check REPLY, which brought RUN, against REQUEST."""
+    """Check REPLY, and RUN, the messages in it, against REQUEST."""
     begin, end, high = request.offset, reply.next_offset, reply.max_offset
     _check(
         min(end, reply.filtered_count, reply.lost_count, reply.min_offset) >= 0,
@@ -144,13 +146,13 @@ def check_assigned(assigned: pb.Assigned, server: str) -> None:
     _check(
         len(assigned.queues) <= TOPIC_QUEUES_MAX,
         server,
-        f"a share of {len(assigned.queues)} queues",
+        f"an assignment of {len(assigned.queues)} queues",
     )
     for one in assigned.queues:
         _check(
             0 <= one.queue < QUEUES_MAX,
             server,
-            f"a share with queue {one.queue} of {one.topic[:64]!r}",
+            f"an assignment with queue {one.queue} of {one.topic[:64]!r}",
         )
 
 
@@ -165,7 +167,7 @@ def check_commit(counts: Sequence[int], reply: pb.AtomicCommitReply, server: str
     _check(
         found == [(count, count) for count in counts],
         server,
-        f"places of {found[:5]} messages for runs of {list(counts[:5])}",
+        f"offsets of {found[:5]} messages for batches with {list(counts[:5])} messages",
     )
 
 

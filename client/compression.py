@@ -1,7 +1,8 @@
-"""Compression of large bodies before they are sent. Consumers decompress them, those of RocketMQ, too.
+"""Compression of large bodies before they are sent. Consumers decompress them, also those of RocketMQ.
 
-A body of more than ABOVE_BYTES is sent compressed if that makes it smaller. sysFlag says how (proto/record.py). The
-thread or the loop that sends compresses: zlib takes about 20 ms for a body of 1 MiB, zstd 8, lz4 3.
+A body of more than ABOVE_BYTES is compressed if that makes it smaller. The sysFlag of the record says how
+(proto/record.py). The sending thread or event loop compresses. For a body of 1 MiB, zlib takes about 20 ms, zstd 8 ms,
+and lz4 3 ms.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .message import Message
 
 Compression = Literal["zlib", "lz4", "zstd"]
 
-#: As RocketMQ's producers.
+#: The levels of the producers of RocketMQ.
 _ZLIB_LEVEL: Final = 5
 _ZSTD_LEVEL: Final = 3
 _FLAGS: Final[dict[str, int]] = {
@@ -49,23 +50,23 @@ def check_compression(kind: Compression | None) -> None:
 
 
 class Compressor:
-    """Compresses by KIND what is larger than ABOVE_BYTES. Any number of threads may share one."""
+    """Compresses bodies of more than ABOVE_BYTES with KIND. Any number of threads may share one."""
 
     def __init__(self, kind: Compression | None, above_bytes: int) -> None:
         self._pack = _packer(kind)
         self._flags = 0 if kind is None else _FLAGS[kind]
-        #: Bodies up to this many bytes stay as they are.
+        #: Bodies of up to this size are not compressed.
         self.above_bytes: float = float("inf") if kind is None else above_bytes
 
     def compressed(self, message: Message) -> Message:
-        """Return MESSAGE with a smaller body, or as it is."""
+        """Return MESSAGE with a compressed body, or unchanged."""
         if len(message.body) <= self.above_bytes or message.sys_flag & SYS_COMPRESSED:
             return message
         body, flags = self.packed(message.body)
         return message._replace(body=body, sys_flag=message.sys_flag | flags) if flags else message
 
     def packed(self, body: bytes) -> tuple[bytes, int]:
-        """Return BODY as it is to be stored, and the bits of sysFlag that say so."""
+        """Return BODY, compressed if that makes it smaller, and the bits of sysFlag for the compression."""
         if len(body) <= self.above_bytes:
             return body, 0
         smaller = self._pack(body)

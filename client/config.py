@@ -36,22 +36,22 @@ from .serialization import (
 
 #: Where a consumer starts reading a queue; `committed` falls back to `earliest` for a group that never committed.
 Start = Literal["committed", "committed-or-latest", "earliest", "latest"] | datetime | int
-#: More tries than there is time for.
+#: So many retries that the timeout always comes first.
 RETRIES_MAX: Final = 2**31 - 1
 STARTS: Final = ("committed", "committed-or-latest", "earliest", "latest")
-#: What a pull consumer promises: see ConsumerConfig.
+#: The delivery guarantee of a pull consumer: see ConsumerConfig.
 PullDelivery = Literal["at_most_once", "at_least_once"]
 PULL_DELIVERIES: Final = ("at_most_once", "at_least_once")
 #: Which replicas a pull consumer reads from: see ConsumerConfig.
 ReadFrom = Literal["master", "any"]
 READ_FROM: Final = ("master", "any")
 
-#: Who divides the queues of a group.
+#: Whether one member or each client computes the assignment: see ReadingConfig.
 Rebalance = Literal["group", "client"]
 
 
 def reads_any(read_from: str) -> bool:
-    """May replicas that follow be read from? Raise ConfigError unless READ_FROM is one of READ_FROM."""
+    """Return whether followers may be read from. Raises ConfigError for an unknown value."""
     if read_from not in READ_FROM:
         raise ConfigError(
             f"read_from is {read_from!r}, but must be one of {', '.join(READ_FROM)}",
@@ -63,7 +63,7 @@ def reads_any(read_from: str) -> bool:
 
 Config = TypeVar("Config", bound="ClientConfig")
 
-#: Settings that can be checked by their declared type alone; what others may be their own checks say.
+#: Types of settings that are checked by their declaration. Other settings have their own checks.
 _KINDS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "int": ((int,), "a whole number"),
     "int | None": ((int, type(None)), "a whole number or None"),
@@ -74,9 +74,9 @@ _KINDS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
 
 
 def settled(cls: type[Config], nameservers: str | None, settings: Mapping[str, Any]) -> Config:
-    """Return CLS of SETTINGS, the keyword arguments of a client; NAMESERVERS None: as the environment says.
+    """Return the configuration CLS with SETTINGS, the keyword arguments of a client.
 
-    Raises ConfigError, for a setting that there is not, too.
+    NAMESERVERS: None: those of the environment. Raises ConfigError for wrong values and for unknown settings.
     """
     known = {field.name for field in fields(cls)}
     for name in settings.keys() - known:
@@ -85,7 +85,7 @@ def settled(cls: type[Config], nameservers: str | None, settings: Mapping[str, A
 
 
 def _check_kinds(config: ClientConfig) -> None:
-    """Refuse values of another type than was declared."""
+    """Raise ConfigError for a value of another type than declared."""
     for field in fields(config):
         value = getattr(config, field.name)
         kinds, wanted = _KINDS.get(str(field.type), ((object,), ""))
@@ -103,7 +103,7 @@ def _check_kinds(config: ClientConfig) -> None:
 
 
 def _require_positive(config: Any, *may_be_zero: str) -> None:
-    """Refuse numbers below one; those named in MAY_BE_ZERO below zero."""
+    """Raise ConfigError for a number below 1, or below 0 if its name is in MAY_BE_ZERO."""
     for field in fields(config):
         value = getattr(config, field.name)
         least = 0 if field.name in may_be_zero else 1
@@ -117,7 +117,7 @@ def _require_positive(config: Any, *may_be_zero: str) -> None:
 
 
 def _check_group(group: str) -> None:
-    """Refuse a producer group that is no name; none is empty."""
+    """Raise ConfigError for an invalid name of a producer group. Empty: no group."""
     if group:
         try:
             check_group(group)
@@ -139,7 +139,7 @@ class ClientSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """What every kind of client needs."""
+    """Settings of every kind of client."""
 
     nameservers: str = DEFAULT_NAME_SERVERS
     """Name servers, host:port, separated by commas. The client works while one of them answers."""
@@ -169,12 +169,12 @@ class ClientConfig:
     def __post_init__(self) -> None:
         _check_kinds(self)
         parse_addresses(self.nameservers)
-        self.trust.context()  # What is wrong with the files is told where they were named.
+        self.trust.context()  # Raises here, where the files are named, if they cannot be used.
         _require_positive(self)
 
     @property
     def trust(self) -> Trust:
-        """Whom the client believes. Raises ConfigError."""
+        """The TLS and user settings, completed from the environment. Raises ConfigError."""
         return Trust(
             tls=self.tls,
             ca=self.tls_ca,
@@ -222,7 +222,7 @@ class ProducerConfig(ClientConfig):
     """
     acks: Acks | None = None
     """What an acknowledged message survives: "memory": kill -9; "disk": a power cut; "replicas" (in a replica set): the
-    loss of a machine, if min_in_sync is at least 2. "none": nothing is acknowledged. None: as the broker is set.
+    loss of a machine, if min_in_sync is at least 2. "none": no acknowledgements. None: the setting of the broker.
     """
     idempotence: bool | None = None
     """Number the batches of each queue, so that the broker drops duplicates. None: on, unless
@@ -232,7 +232,7 @@ class ProducerConfig(ClientConfig):
     """Send one batch per queue at a time, so that messages keep their order over retries."""
     linger_ms: int = 0
     """How long a batch for an idle queue waits for more messages. 0: it is sent immediately, and
-    messages gather while other batches are under way.
+    messages gather while other batches are in flight.
     """
     batch_size: int = 1024 * 1024
     """Maximum size of a batch in bytes. A larger message is sent alone."""
@@ -249,13 +249,13 @@ class ProducerConfig(ClientConfig):
     max_block_ms: int = 60_000
     """How long a sender waits for free buffer memory before it gets `BufferFull`."""
     max_in_flight: int = 16
-    """Batches under way to one broker; one per queue, unless ordered=False."""
+    """Maximum number of batches in flight per broker; one per queue, unless ordered=False."""
     delivery_timeout_ms: int = 30_000
     """Time from the call of `send` to the last try."""
     route_timeout_ms: int = 3_000
     """How long the producer looks for the route of a topic; never longer than `max_block_ms`."""
     retries: int = RETRIES_MAX
-    """Tries after the first. By default `delivery_timeout_ms` ends them."""
+    """Maximum number of retries. By default `delivery_timeout_ms` ends them."""
     retry_backoff_ms: int = 50
     """Pause before the second try. It doubles with each try; a random part of up to half of it is
     left out.
@@ -267,12 +267,12 @@ class ProducerConfig(ClientConfig):
     Needed for transactions.
     """
     queue_selector: QueueSelectorName | QueueSelector = "round-robin"
-    """How a queue is chosen for a message that names none: "round-robin", "sticky",
+    """How a queue is chosen for a message that does not name one: "round-robin", "sticky",
     "least-latency", "key-hash", "java-hash", or an object with `choose(message, queues)` and
     `for_a_run`.
     """
     interceptors: Sequence[object] = ()
-    """Objects that see messages before they are sent and after."""
+    """Objects that are called before a message is sent and after it is acknowledged."""
     key_serializer: KeySerializer = "str"
     """How `send(topic, value, key=…)` converts keys to text."""
     value_serializer: ValueSerializer = "bytes"
@@ -306,38 +306,38 @@ class ProducerConfig(ClientConfig):
         self._check_idempotence()
         if self.linger_ms >= self.delivery_timeout_ms:
             raise ConfigError(
-                f"linger_ms is {self.linger_ms}, but delivery_timeout_ms is {self.delivery_timeout_ms}: messages would"
-                " be given up before they leave; linger for less",
+                f"linger_ms is {self.linger_ms}: it must be less than delivery_timeout_ms ({self.delivery_timeout_ms}),"
+                " or messages expire before they are sent",
                 field="linger_ms",
                 limit=self.delivery_timeout_ms - 1,
                 value=self.linger_ms,
             )
 
     def _check_idempotence(self) -> None:
-        """Refuse what contradicts the explicit wish for it."""
+        """Raise ConfigError if idempotence=True contradicts other settings."""
         if not self.idempotence:
             return
         if self.acks == "none":
             raise ConfigError(
-                'idempotence needs acknowledgements, but acks is "none": choose another, or leave idempotence out',
+                'idempotence=True needs acknowledgements, but acks is "none": change acks, or omit idempotence',
                 field="idempotence",
             )
         if not self.ordered:
             raise ConfigError(
-                "idempotence keeps the order of each queue, but ordered is False: leave one of the two out",
+                "idempotence=True needs ordered=True: omit one of idempotence=True and ordered=False",
                 field="idempotence",
             )
 
     @property
     def idempotent(self) -> bool:
-        """Are runs numbered, so that repeats are dropped?"""
+        """Whether batches have sequence numbers, so that brokers drop duplicates."""
         if self.idempotence is not None:
             return self.idempotence
         return self.ordered and self.acks != "none"
 
     @property
     def batch_max_bytes(self) -> int:
-        """The bound of a run of several messages."""
+        """Maximum size of a batch of several messages in bytes."""
         return min(self.batch_size, self.max_request_size)
 
 
@@ -417,7 +417,7 @@ class ReadingConfig(ClientConfig):
     strategy: str | type[Strategy] | Strategy = "average"
     """How queues are assigned to members: a name, a class or an object. All members use the same."""
     rebalance: Rebalance = "group"
-    """Who assigns queues. "group": one member for all; "client": each member computes its own
+    """How queues are assigned. "group": one member for all; "client": each member computes its own
     share, as Apache RocketMQ clients do.
     """
     instance_id: str = ""
@@ -427,13 +427,11 @@ class ReadingConfig(ClientConfig):
     room: str = ""
     """Data center or rack of the consumer, for strategies that use it."""
     session_timeout_ms: int = 60_000
-    """A member that is silent for so long has left the group. Heartbeats are three times as
-    frequent.
-    """
+    """Without a heartbeat for this time, a member is removed from the group. It sends three in this time."""
     rebalance_timeout_ms: int = 60_000
-    """How long a member may take to finish messages of a queue that moves to another member."""
+    """How long a member may take to finish the messages of a queue that is revoked."""
     nameserver_timeout_ms: int = 30_000
-    """A consumer fails if no name server has ever answered for so long. 0: it waits forever."""
+    """A consumer fails if no name server has ever answered within this time. 0: it waits without a limit."""
     lease_ms: int = 0
     """How long a broker assigns a queue to a member. Fetches renew it; a fetch that waits longer
     than 3/8 of it costs extra requests. 0: as the broker is set.
@@ -504,7 +502,7 @@ class ConsumerConfig(ReadingConfig):
     """
 
     def __post_init__(self) -> None:
-        # slots=True makes a new class, which the short form of super() does not see.
+        # Not `super()`: slots=True creates a new class, which `super()` does not know.
         ReadingConfig.__post_init__(self)
         if self.delivery not in PULL_DELIVERIES:
             raise ConfigError(
@@ -515,7 +513,7 @@ class ConsumerConfig(ReadingConfig):
         reads_any(self.read_from)
         if self.delivery == "at_most_once" and not self.auto_commit:
             raise ConfigError(
-                'delivery is "at_most_once", which commits before it hands out: leave auto_commit on',
+                'delivery="at_most_once" commits before delivery, so auto_commit cannot be False: omit it',
                 field="auto_commit",
                 value=self.auto_commit,
             )

@@ -1,8 +1,8 @@
 """Connections to name servers and brokers: one gRPC channel per address, with a stream for sends and one for fetches.
 
-`Connections` is the interface for the rest of the client; `GrpcConnections` is the real one, and tests bring their own.
-A channel connects at the first call, and at the next one after a loss; calls that cannot be made fail with
-ConnectionLost. Not thread-safe: the client's event loop owns everything here.
+`Connections` is the interface for the rest of the client. `GrpcConnections` implements it; tests have other
+implementations. A channel connects at the first call, and again at the next call after a loss. Calls that cannot be
+made raise ConnectionLost. Not thread-safe: the client's event loop owns everything here.
 
     connections = GrpcConnections()
 """
@@ -31,26 +31,26 @@ from .streams import Conversation, Exchange, GrpcConversation, Reply, Request
 from .tasks import Tasks
 
 BROKER: Final = "/pocketmq.v1.Broker/"
-#: A channel over which nothing has gone for so long is replaced: its server may be back at another address of the name.
+#: A channel that reached no server for this time is replaced, because the host name may have another address now.
 REDIAL_S: Final = 5.0
 NAME_SERVER: Final = "/pocketmq.v1.NameServer/"
 
 
 class Connection(Protocol):
-    """A way to one server."""
+    """A connection to one server."""
 
     address: str
 
     async def call(
         self, path: str, request: Message, reply_type: type[Reply], timeout_ms: float
     ) -> Reply:
-        """Return the answer of the unary method at PATH."""
+        """Call the unary method at PATH; return its reply."""
         ...
 
     async def produce(self, run: pb.ProduceRun, timeout_ms: float) -> pb.ProduceReply:
-        """Return the acknowledgement of RUN; raise what the broker refused it with.
+        """Send RUN; return its acknowledgement. Raises the broker's error.
 
-        Raises ConnectFailed if RUN has not left; RequestTimeout or ConnectionLost if it has and there is no answer.
+        Raises ConnectFailed if RUN was not sent; RequestTimeout or ConnectionLost if it was sent and there is no reply.
         """
         ...
 
@@ -60,28 +60,28 @@ class Connection(Protocol):
         timeout_ms: float,
         refused: Callable[[errors.PocketMQError], None],
     ) -> None:
-        """Return once RUN, which asks for no reply, has left; raise as `produce`.
+        """Send RUN, which requests no reply; return when it was sent. Raises the same errors as `produce`.
 
-        REFUSED is called with the errors of runs that the broker refuses all the same.
+        REFUSED is called with the error if the broker refuses it nevertheless.
         """
         ...
 
     async def fetch(self, request: pb.FetchRequest, timeout_ms: float) -> pb.FetchReply:
-        """Return the records that REQUEST asks for; raise what the broker refused it with."""
+        """Send REQUEST; return the reply with its records. Raises the broker's error."""
         ...
 
     def listen(self, listener: pb.TransactionListener) -> AsyncIterator[pb.TransactionCheck]:
-        """Yield the checks that LISTENER is sent, until the broker ends it; raise ConnectionLost, or what ended it."""
+        """Yield the transaction checks for LISTENER. Raises ConnectionLost, or the error that ended the stream."""
         ...
 
     def converse(
         self, path: str, request_type: type[Request], reply_type: type[Reply]
     ) -> Conversation[Request, Reply]:
-        """Open a stream of its own at PATH."""
+        """Open a separate stream at PATH."""
         ...
 
     async def close(self) -> None:
-        """Break off everything under way."""
+        """Close the connection; pending requests fail."""
         ...
 
 
@@ -103,16 +103,16 @@ class GrpcConnection:
     def __init__(self, address: str, tasks: Tasks, dial: Dial) -> None:
         self.address = address
         self._channel = dial(address)
-        #: What calls are refused with once it is closed.
+        #: The error of calls after it was closed.
         self._over: errors.PocketMQError = errors.ClientClosed(
             f"the connection to {address} was closed"
         )
         self._unary: dict[str, UnaryMethod] = {}
-        #: Since when nobody was reached, by the loop's time; None: somebody was.
+        #: Since when the server cannot be reached, by the loop's time; None: the last call reached it.
         self._unreached_since: float | None = None
-        #: Was nobody reached for REDIAL_S, though that was tried?
+        #: Whether calls did not reach the server for REDIAL_S.
         self.is_stuck = False
-        #: "host:port" as it is in the records; the first reply of a stream brings it.
+        #: The broker's "host:port" as in the records. The first reply of a stream has it.
         self._store_host = ""
         self._produce: Exchange[pb.ProduceRun, pb.ProduceReply] = Exchange(
             address,
@@ -123,9 +123,9 @@ class GrpcConnection:
             ),
             "run_id",
             tasks,
-            self._unasked,
+            self._on_unexpected,
         )
-        #: Called with refusals for which no caller waits.
+        #: Called with the errors of requests that were sent with `post`.
         self._refused: Callable[[errors.PocketMQError], None] | None = None
         self._fetch: Exchange[pb.FetchRequest, pb.FetchReply] = Exchange(
             address,
@@ -159,7 +159,7 @@ class GrpcConnection:
 
     @contextmanager
     def _noting(self) -> Iterator[None]:
-        """Note whether somebody is reached by what is asked meanwhile: an answer that refuses it is one, too."""
+        """Note whether the call in this block reaches the server. An error reply of the server counts as reached."""
         try:
             yield
         except errors.ConnectionLost:
@@ -179,7 +179,7 @@ class GrpcConnection:
         self.is_stuck = False
 
     def _explained(self, error: errors.PocketMQError, timeout_ms: float) -> errors.PocketMQError:
-        """Return ERROR; one that gRPC made says nothing of the address, so it gets a sentence that does."""
+        """Return ERROR, with the address in its message if gRPC has made the error."""
         if isinstance(error, errors.ConnectionLost):
             return errors.ConnectionLost(
                 f"cannot reach {self.address}: {error.message}", address=self.address
@@ -217,12 +217,12 @@ class GrpcConnection:
         self._refused = refused
         try:
             with self._noting():
-                await self._produce.tell(run, timeout_ms)
+                await self._produce.post(run, timeout_ms)
         except errors.PocketMQError as error:
             raise _unanswered(error) from None
 
-    def _unasked(self, reply: pb.ProduceReply) -> None:
-        """Take a reply that nobody waits for: the refusal of a silent run, or one that came too late."""
+    def _on_unexpected(self, reply: pb.ProduceReply) -> None:
+        """Handle a reply without a waiting caller: the error of a posted request, or a late reply."""
         if reply.error.name and self._refused is not None:
             self._refused(from_wire(reply.error))
 
@@ -256,7 +256,7 @@ class GrpcConnection:
             raise self._over.with_traceback(None) from None
         except CallFailed as failure:
             raise self._explained(from_rpc_error(failure), 0) from None
-        except asyncio.InvalidStateError:  # It ended before the first word.
+        except asyncio.InvalidStateError:  # It ended before the first request was sent.
             raise errors.ConnectionLost(
                 f"{self.address} ended the stream", address=self.address
             ) from None
@@ -276,10 +276,10 @@ class GrpcConnection:
         except ChannelClosed:
             raise self._over.with_traceback(None) from None
 
-    async def give_up(self) -> None:
-        """Break off everything under way as lost, and refuse what is asked from now on: another takes its place."""
+    async def abandon(self) -> None:
+        """Fail all pending and further requests with ConnectionLost: a new connection replaces this one."""
         self._over = errors.ConnectionLost(
-            f"{self.address} was not reached for {REDIAL_S:.0f} s and is dialled anew",
+            f"{self.address} was not reached for {REDIAL_S:.0f} s: connecting again",
             address=self.address,
         )
         await self.close()
@@ -291,17 +291,17 @@ class GrpcConnection:
 
 
 def _unanswered(error: errors.PocketMQError) -> errors.PocketMQError:
-    """Return what ERROR, which ended a stream, is for a run that had left: no answer, whatever the broker said."""
+    """Return the error for a batch that was sent before ERROR ended the stream: there is no reply to it."""
     if error.retriable and not isinstance(error, errors.ConnectionLost | errors.RequestTimeout):
         return errors.ConnectionLost(f"no answer: {error.message}", **error.details)
     return error
 
 
 class GrpcConnections:
-    """Connections by address, made when they are first asked for."""
+    """Connections by address, created when they are first needed."""
 
     def __init__(self, dial: Dial | None = None) -> None:
-        """DIAL opens the channels; None: as the environment says, in plaintext or TLS. Raises ConfigError."""
+        """DIAL opens channels; None: plaintext or TLS, as the environment says. Raises ConfigError."""
         self._dial = dial or Trust().or_environment().dial()
         self._tasks = Tasks()
         self._by_address: dict[str, GrpcConnection] = {}
@@ -309,10 +309,10 @@ class GrpcConnections:
 
     def to(self, address: str) -> GrpcConnection:
         if self._closed:
-            raise errors.ClientClosed(f"the client was closed; {address} is not connected any more")
+            raise errors.ClientClosed(f"the client is closed: it cannot connect to {address}")
         connection = self._by_address.get(address)
         if connection is not None and connection.is_stuck:
-            self._tasks.spawn(connection.give_up())
+            self._tasks.spawn(connection.abandon())
             connection = None
         if connection is None:
             connection = self._by_address[address] = GrpcConnection(

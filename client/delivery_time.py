@@ -1,8 +1,8 @@
-"""When a message is to be delivered, in milliseconds, from what the application gave. Pure: it reads no clock.
+"""Converts delays and delivery times of an application to milliseconds. It reads no clock.
 
-A *delay* counts from the moment at which the broker takes the message, by the clock of the broker. An *instant* is an
-absolute time. Fractions of a millisecond are rounded up, so that no message is delivered early. The broker decides
-whether an instant is past or too far ahead.
+A *delay* counts from the time at which the broker accepts the message, by the clock of the broker. A *delivery time* is
+an absolute time. Fractions of a millisecond are rounded up, so that no message is delivered early. The broker decides
+whether a delivery time is in the past or too far in the future.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from typing import Final
 from ..proto.errors import InvalidArgument, InvalidDelay
 from ..proto.time_text import parse_duration
 
-#: A hundred years: longer than any broker keeps a message.
+#: A hundred years: longer than any broker stores a message.
 DELAY_MAX_MS: Final = 100 * 365 * 86_400_000
-#: Unix milliseconds from here (1973) to there (the year 9999); a number outside counts something else.
+#: Unix milliseconds of 1973 and of the year 9999. Numbers outside have another unit.
 INSTANT_MIN_MS: Final = 10**11
 INSTANT_MAX_MS: Final = 253_402_300_799_999
 #: More than the delay levels of any broker.
 DELAY_LEVEL_MAX: Final = 64
-#: So many has a broker by default. A message of a level above the last one gets the last one.
+#: The number of delay levels of a broker by default. A level above the last one is the last one.
 DELAY_LEVELS_DEFAULT: Final = 18
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_HINT = "give timedelta(…) or a text like '90s', '2h30m'"
+_HINT = "use timedelta(…) or text like '90s', '2h30m'"
 
 
 def checked_level(level: int) -> int:
-    """Return the delay LEVEL; a broker has as many as it is configured with, 18 by default."""
+    """Return LEVEL if it is valid. A broker has 18 delay levels by default. Raises InvalidArgument."""
     if type(level) is not int:
         raise InvalidArgument(
-            f"delay_level is {level!r}, but must be a number from 1 on; a length of time is delay=…",
+            f"delay_level is {level!r}: it must be a number from 1 on. Write delay=… for a length of time.",
             field="delay_level",
             value=level,
         )
     if not 1 <= level <= DELAY_LEVEL_MAX:
         raise InvalidArgument(
-            f"delay_level is {level}, but levels are 1 to {DELAY_LEVEL_MAX}, {DELAY_LEVELS_DEFAULT} of them "
-            "unless the broker is set otherwise; a length of time is delay=…",
+            f"delay_level is {level}: it must be 1 to {DELAY_LEVEL_MAX} (brokers have {DELAY_LEVELS_DEFAULT} levels by"
+            " default). Write delay=… for a length of time.",
             field="delay_level",
             limit=DELAY_LEVEL_MAX,
             value=level,
@@ -50,8 +50,8 @@ def checked_level(level: int) -> int:
 def delay_in_ms(delay: timedelta | str) -> int:
     """Return the milliseconds of DELAY, at least 1.
 
-    Raises InvalidArgument for another type or a text that is no length of time, InvalidDelay for nothing, less than
-    nothing, and more than DELAY_MAX_MS.
+    Raises InvalidArgument for another type and for text that is not a length of time, InvalidDelay for a delay of 0 or
+    less, and for more than DELAY_MAX_MS.
     """
     if isinstance(delay, timedelta):
         delay_ms = _ms_rounded_up(delay)
@@ -59,19 +59,19 @@ def delay_in_ms(delay: timedelta | str) -> int:
         delay_ms = parse_duration(delay, field="delay")
     else:
         raise InvalidArgument(
-            f"delay is {delay!r}, which has no unit: {_HINT}", field="delay", value=delay
+            f"delay is {delay!r} without a unit: {_HINT}", field="delay", value=delay
         )
     if delay_ms <= 0:
         raise InvalidDelay(
-            f"delay is {delay}, but must be positive: leave it out to have the message delivered at once",
+            f"delay is {delay}: it must be positive. Omit it to deliver the message at once.",
             field="delay",
             limit=1,
             value=delay_ms,
         )
     if delay_ms > DELAY_MAX_MS:
         raise InvalidDelay(
-            f"delay is {delay_ms} ms, the limit is {DELAY_MAX_MS} (a hundred years), and brokers allow three days "
-            "unless they are set otherwise",
+            f"delay is {delay_ms} ms: the limit is {DELAY_MAX_MS} ms (a hundred years), and three days on brokers with"
+            " the default settings. Use a shorter delay.",
             field="delay",
             limit=DELAY_MAX_MS,
             value=delay_ms,
@@ -89,15 +89,15 @@ def instant_in_ms(deliver_at: datetime | int) -> int:
         return _checked_instant(deliver_at)
     if not isinstance(deliver_at, datetime):
         raise InvalidArgument(
-            f"deliver_at is {deliver_at!r}, but must be a datetime with a time zone, or Unix milliseconds as an int;"
-            " a length of time is delay=…",
+            f"deliver_at is {deliver_at!r}: it must be a datetime with a time zone, or Unix milliseconds as an int."
+            " Write delay=… for a length of time.",
             field="deliver_at",
             value=deliver_at,
         )
     if deliver_at.utcoffset() is None:
         raise InvalidArgument(
-            f"deliver_at is {deliver_at.isoformat()} without a time zone: write deliver_at.astimezone() if it is "
-            "local time, deliver_at.replace(tzinfo=UTC) if it is UTC",
+            f"deliver_at is {deliver_at.isoformat()} without a time zone: write deliver_at.astimezone() for local time,"
+            " or deliver_at.replace(tzinfo=UTC) for UTC",
             field="deliver_at",
             value=deliver_at.isoformat(),
         )
@@ -113,8 +113,8 @@ def _checked_instant(instant_ms: int) -> int:
         return instant_ms
     unit = "seconds" if instant_ms < INSTANT_MIN_MS else "micro- or nanoseconds"
     raise InvalidArgument(
-        f"deliver_at is {instant_ms}: Unix milliseconds are {INSTANT_MIN_MS} (1973) to {INSTANT_MAX_MS} (9999);"
-        f" does it count {unit}?",
+        f"deliver_at is {instant_ms}: Unix milliseconds must be {INSTANT_MIN_MS} (1973) to {INSTANT_MAX_MS} (9999)."
+        f" Is its unit {unit}?",
         field="deliver_at",
         limit=INSTANT_MIN_MS if instant_ms < INSTANT_MIN_MS else INSTANT_MAX_MS,
         value=instant_ms,

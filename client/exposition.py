@@ -1,6 +1,6 @@
-"""The text format of Prometheus, which a scrape gets as `text/plain; version=0.0.4`.
+"""The Prometheus text format, `text/plain; version=0.0.4`.
 
-Names are pocketmq_<client>_<noun>_<unit>; counters end in _total, times are in seconds as Prometheus wants them.
+Names are pocketmq_<client>_<noun>_<unit>. Counters end in _total. Times are in seconds, as is usual in Prometheus.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from .queue import Queue
 
-#: Field of the figures, name, what it says.
+#: Attribute of the object, name of the metric, and its help text.
 Rows = Iterable[tuple[str, str, str]]
 
 
@@ -27,16 +27,16 @@ class Exposition:
         """All lines."""
         return "".join(f"{line}\n" for line in self._lines)
 
-    def add(self, kind: str, rows: Rows, figures: object) -> None:
-        """Add the numbers of FIGURES that ROWS name, each a KIND ("counter", "gauge"); names in seconds have ms."""
+    def add(self, kind: str, rows: Rows, source: object) -> None:
+        """Add the attributes of SOURCE in ROWS, each as KIND ("counter", "gauge"). Milliseconds become seconds."""
         for attribute, name, what in rows:
-            value = getattr(figures, attribute)
+            value = getattr(source, attribute)
             in_seconds = attribute.endswith("_ms") and not name.endswith("_ms")
             self._head(name, what, kind)
             self._sample(name, value / 1_000 if in_seconds else value)
 
     def add_by_queue(self, name: str, what: str, values: Mapping[Queue, int]) -> None:
-        """Add a gauge with a number for each queue."""
+        """Add a gauge with one sample per queue."""
         self._head(name, what, "gauge")
         for queue, value in sorted(values.items()):
             self._sample(
@@ -46,7 +46,10 @@ class Exposition:
     def add_histogram(
         self, name: str, what: str, bounds: Sequence[float], counts: Sequence[int], total: float
     ) -> None:
-        """Add a histogram: COUNTS of values within each of BOUNDS, the last above all; TOTAL is the values' sum."""
+        """Add a histogram: COUNTS of values per bucket, with the upper limits `bounds`; TOTAL is the sum of all values.
+
+        COUNTS has one more bucket, above all limits.
+        """
         self._head(name, what, "histogram")
         for bound, count in zip(
             [*(f"{one:g}" for one in bounds), "+Inf"], accumulate(counts), strict=True

@@ -1,11 +1,12 @@
-"""The choice of a replica where reads may be from any (`read_from="any"`): a follower, if it can answer.
+"""The choice of a replica with `read_from="any"`: a follower, if it can answer.
 
     choice = FollowerChoice(session, broker)
     reply = await choice.ask(question)      None: ask the master
 
-A follower returns what it knows to be confirmed, and refuses the rest. An error of a follower says nothing about the
-broker: an offset that it does not have may be the next message, or one that only the master still has. So its error is
-ignored, the master is asked for MASTER_MS, and then another follower. Without one it is always the master.
+A follower returns messages that it knows to be confirmed, and refuses other requests. Its errors say nothing about the
+broker. For example, an offset that it does not have may be the next message, or may exist only on the master. So errors
+of followers are ignored. After one, the master is asked for MASTER_MS, then another follower. Without followers the
+master is always asked.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class FollowerChoice:
         self._from_ms = 0
 
     async def ask(self, question: Callable[[Connection], Awaitable[Value | None]]) -> Value | None:
-        """Return what QUESTION brings from a follower; None: there is none now, it failed, or brought None."""
+        """Call QUESTION with a follower; return its result. None: there is no follower now, or QUESTION failed."""
         session = self._session
         others = session.routes.others(self._broker)
         if not others or session.clock.now_ms() < self._from_ms:
@@ -48,14 +49,14 @@ class FollowerChoice:
 
 
 class FollowerChoices:
-    """The choices of SESSION: one per broker, or per queue, so that they spread. Not thread-safe, likewise."""
+    """One FollowerChoice per broker, or per queue, so that requests are spread. Not thread-safe."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._choices: dict[tuple[str, Queue | None], FollowerChoice] = {}
 
     def of(self, broker: str, queue: Queue | None = None) -> FollowerChoice:
-        """Return that of BROKER, or of its QUEUE."""
+        """Return the choice for BROKER, or for its QUEUE."""
         found = self._choices.get((broker, queue))
         if found is None:
             found = self._choices[broker, queue] = FollowerChoice(self._session, broker)

@@ -1,4 +1,4 @@
-"""The `with` blocks of clients, which close a client at their end, and what closes it at exit."""
+"""The `with` blocks of clients, which close the client at their end, and the closing of clients at exit."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ logger = logging.getLogger(__name__)
 
 
 class AsyncBlock(ABC):
-    """What is used in an `async with` block."""
+    """Base class for objects of an `async with` block."""
 
     @abstractmethod
     async def _leave(self, error: BaseException | None) -> None:
-        """End the block, which ERROR broke off; None: nothing did."""
+        """Leave the block. ERROR: the exception that was raised in it, or None."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -45,7 +45,7 @@ class AsyncStartedClient(AsyncClient):
 
     @abstractmethod
     async def start(self) -> None:
-        """Get ready; `async with` does so."""
+        """Start the client. `async with` calls it."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -53,7 +53,7 @@ class AsyncStartedClient(AsyncClient):
 
 
 class AsyncSignalledClient(AsyncStartedClient):
-    """A client for coroutines, whose `async with` block SIGTERM ends."""
+    """A client for coroutines. SIGTERM ends its `async with` block."""
 
     _signals: Signals
 
@@ -68,11 +68,11 @@ class AsyncSignalledClient(AsyncStartedClient):
 
 
 class Block(ABC):
-    """What is used in a `with` block."""
+    """Base class for objects of a `with` block."""
 
     @abstractmethod
     def _leave(self, error: BaseException | None) -> None:
-        """End the block, which ERROR broke off; None: nothing did."""
+        """Leave the block. ERROR: the exception that was raised in it, or None."""
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +82,7 @@ class Block(ABC):
 
 
 class Client(Block):
-    """A client for ordinary threads, which `with` closes."""
+    """A client for threads, which `with` closes."""
 
     @abstractmethod
     def close(self) -> None:
@@ -93,12 +93,12 @@ class Client(Block):
 
 
 class SignalledClient(Client):
-    """A client for ordinary threads, whose `with` block SIGTERM ends, and which closes at the latest at exit."""
+    """A client for threads. SIGTERM ends its `with` block. It is closed at exit if it was not closed before."""
 
     _signals: Signals
 
     def _opened(self) -> None:
-        """Have it closed at exit, if nobody does so before."""
+        """Close the client at exit if it is still open then."""
         _open[self] = os.getpid()
         _close_with_multiprocessing()
 
@@ -106,7 +106,7 @@ class SignalledClient(Client):
         _open.pop(self, None)
 
     def _close_at_exit(self) -> None:
-        """Close: the program ends, whatever it was in the midst of."""
+        """Close the client at exit, as after an error in its block."""
         self._leave(SystemExit())
 
     def __enter__(self) -> Self:
@@ -118,34 +118,32 @@ class SignalledClient(Client):
             self._leave(error)
 
 
-#: What is to be closed, by the process that opened it, in the order of opening.
+#: The open clients in the order of opening, with the id of the process that opened them.
 _open: dict[SignalledClient, int] = {}
 
 
 @atexit.register
 def _close_all() -> None:
-    for face, process in reversed(_open.copy().items()):
-        # A forked process has the client, but not the thread that it runs on.
+    for client, process in reversed(_open.copy().items()):
+        # A forked process has the client, but not the thread of its event loop.
         if process == os.getpid():
             try:
-                face._close_at_exit()
-            except Exception as error:  # The edge: the others are to be closed too.
-                facts = Facts(client=type(face).__name__, reason=repr(error))
-                logger.warning("client not closed well at exit %s", facts)
+                client._close_at_exit()
+            except Exception as error:  # Close the other clients too.
+                facts = Facts(client=type(client).__name__, reason=repr(error))
+                logger.warning("client not closed at exit %s", facts)
 
 
-#: The process in which multiprocessing was told.
-_told_in = 0
+#: Id of the process in which the finalizer is registered.
+_registered_in = 0
 
 
 def _close_with_multiprocessing() -> None:
-    """Have what is open closed at the end of a process that multiprocessing has forked: `atexit` is passed over there,
-    but not multiprocessing's own finalizers.
-    """
-    global _told_in
+    """Register a finalizer in a process of multiprocessing, which does not run the functions of `atexit`."""
+    global _registered_in
     util = sys.modules.get("multiprocessing.util")
-    if util is None or _told_in == os.getpid():
+    if util is None or _registered_in == os.getpid():
         return
     if sys.modules["multiprocessing"].parent_process() is not None:
-        _told_in = os.getpid()
+        _registered_in = os.getpid()
         util.Finalize(None, _close_all, exitpriority=0)

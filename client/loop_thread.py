@@ -1,11 +1,11 @@
 """The thread with an event loop that all synchronous clients of a process share.
 
-The first client starts it. The last client to close ends it. (Two threads would only wait for each other's interpreter
-lock.) `LoopThread.post` is the cheap way to call a function on the loop: only the first of several calls wakes it. Any
-thread may use it. The loop runs the calls in the order in which they were posted.
+The first client starts it, and the last client that is closed ends it. There is only one, because two threads would
+compete for the interpreter lock. `LoopThread.post` is the cheap way to call a function on the loop: only the first of
+several calls wakes the loop. Any thread may use it. The loop runs the calls in the order in which they were posted.
 
-A process that was forked has a copy of the clients but not the thread. There each call raises ClientClosed, and `close`
-does nothing. A client that you create there gets a thread of its own. The copies are kept: to delete them would end the
+A forked process has a copy of the clients but not the thread. There each call raises ClientClosed, and `close` does
+nothing. A client that you create there gets a new thread. The copies are kept, because deleting them would end the
 connections of the parent process.
 """
 
@@ -30,16 +30,16 @@ class LoopThread:
 
     _shared: LoopThread | None = None
     _shared_lock = threading.Lock()  # protects _shared and _holders
-    #: What the processes before a fork had.
+    #: Copies of the threads of parent processes.
     _inherited: ClassVar[list[LoopThread]] = []
 
     def __init__(self) -> None:
         self._holders = 0
         self._row: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._awake = False
-        #: What is appended, or started, before this is set is still done, or told that its client is closed.
+        #: Whether the loop has ended. Calls that were posted before are executed, or fail with ClientClosed.
         self._has_ended = False
-        #: Was this process forked since?
+        #: Whether this process was forked after the thread was started.
         self.is_inherited = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="pocketmq-client", daemon=True)
@@ -56,7 +56,7 @@ class LoopThread:
 
     @classmethod
     def forked(cls) -> None:
-        """Leave behind what the process before has; for a process that was forked just now."""
+        """Forget the thread of the parent process. Called in a forked process."""
         cls._shared_lock = threading.Lock()  # Another thread may have held it.
         if (left := cls._shared) is not None:
             left.is_inherited = left._has_ended = True
@@ -64,7 +64,7 @@ class LoopThread:
             cls._shared = None
 
     def release(self) -> None:
-        """Let go; the last holder ends loop and thread."""
+        """Undo `acquire`. The last call ends the loop and the thread."""
         if self.is_inherited:
             return
         with self._shared_lock:
@@ -83,35 +83,34 @@ class LoopThread:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.run_until_complete(loop.shutdown_default_executor())
             self._has_ended = True
-            self._work_off()
+            self._call_posted()
             loop.run_until_complete(self._cancel_rest())
         finally:
             asyncio.set_event_loop(None)
             loop.close()
 
     async def _cancel_rest(self) -> None:
-        """End what was started when the last client was closed already."""
-        await asyncio.sleep(0)  # What threads have passed on becomes tasks.
+        """Cancel work that was started after the last client was closed."""
+        await asyncio.sleep(0)  # So that work of other threads becomes tasks.
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Have FUNCTION called with ARGUMENTS on the loop, soon; it must not raise."""
+        """Call FUNCTION with ARGUMENTS on the loop soon. FUNCTION must not raise."""
         self._row.append((function, arguments))
-        if (
-            self._has_ended
-        ):  # Checked after the append: what comes before the end is processed by it.
+        # Checked after the append, because the end of the loop executes everything that was appended before.
+        if self._has_ended:
             self.check()
-            raise ClientClosed("the client was closed")
+            raise ClientClosed("the client is closed")
         if not self._awake:
             self._awake = True
-            with suppress(RuntimeError):  # The loop has ended meanwhile, and has worked it off.
-                self._loop.call_soon_threadsafe(self._work_off)
+            with suppress(RuntimeError):  # The loop has ended meanwhile, and has executed the call.
+                self._loop.call_soon_threadsafe(self._call_posted)
 
-    def _work_off(self) -> None:
-        # Cleared first: who appends from here on either is seen below, or wakes the loop again.
+    def _call_posted(self) -> None:
+        # Cleared first: calls that are appended from here on are either executed below, or they wake the loop again.
         self._awake = False
         row = self._row
         for _ in range(len(row)):
@@ -119,27 +118,27 @@ class LoopThread:
             function(*arguments)
 
     def run(self, work: Coroutine[Any, Any, Value]) -> Value:
-        """Run WORK on the loop and return its result; an interrupt here cancels it there."""
+        """Run WORK on the loop and return its result. If this thread is interrupted, WORK is cancelled."""
         future = self.start(work)
         try:
             return future.result()
         except CancelledError:
             if self._has_ended:
-                raise ClientClosed("the client was closed") from None
+                raise ClientClosed("the client is closed") from None
             raise
         except BaseException:
             future.cancel()
             raise
 
     def check(self) -> None:
-        """Raise ClientClosed in a process that was forked since."""
+        """Raise ClientClosed if this process was forked after the thread was started."""
         if self.is_inherited:
             raise ClientClosed(
-                "the client was made before this process was forked: make one in this process"
+                "the client was created before this process was forked: create one in this process"
             )
 
     def start(self, work: Coroutine[Any, Any, Value]) -> Future[Value]:
-        """Start WORK on the loop. Raises if called on the loop's own thread, which would wait for itself."""
+        """Start WORK on the loop. Raises ClientClosed on the loop's own thread, which would wait for itself."""
         if threading.current_thread() is self._thread or self._has_ended:
             work.close()
             self.check()
@@ -151,8 +150,8 @@ class LoopThread:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:  # The loop was closed meanwhile.
             work.close()
-            raise ClientClosed("the client was closed") from None
-        if self._has_ended:  # It may have come too late for the loop.
+            raise ClientClosed("the client is closed") from None
+        if self._has_ended:  # The loop may not execute it any more.
             self._thread.join()
             if future.cancel():
                 work.close()

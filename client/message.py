@@ -1,15 +1,15 @@
-"""A message to send: checked when it is created, immutable afterwards, so that only the broker can refuse it later.
+"""A message to send: checked when it is created, and immutable afterwards, so that only the broker can refuse it later.
 
-`property_string` is the properties of the message as a record stores them (properties.py), without UNIQ_KEY, which the
+`property_string` has the properties of the message as a record stores them (properties.py), without UNIQ_KEY, which the
 producer adds. It is computed here because a message is created once, but may be sent several times.
 
-An application cannot set properties that the broker acts upon: most have an argument or a call of their own, which the
-error names. RocketMQ's list of names that an application may not set (MessageConst) is longer; PocketMQ accepts names
-that nothing acts upon. Source: store-format.md sections 2.5 and 7.
+An application cannot set properties that control the broker. Most of them have an argument or a method, which the error
+names. RocketMQ's list of names that an application may not set (MessageConst) is longer; PocketMQ accepts names that
+have no effect. Source: store-format.md sections 2.5 and 7.
 
 An `UnserializedMessage` is a message whose key and value are not serialized yet.
 
-Cost: 0.4 µs for a message with topic and body alone, 1.3 µs with a key, 1 µs with a time of delivery.
+Cost: 0.4 µs for a message with topic and body alone, 1.3 µs with a key, 1 µs with a delivery time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _RESERVED: Final = {
     names.KEYS: "write key=… or keys=…",
     names.TAGS: "write tag=…",
     names.DELAY: "write delay_level=…",
-    names.UNIQ_KEY: "it is the message id, which the producer makes; use a key for an id of your own",
+    names.UNIQ_KEY: "it is the message id, which the producer sets; write key=… for your own id",
     names.SHARDING_KEY: "write sharding_key=…",
     names.PRIORITY: "write priority=…",
     names.TRANSACTION_PREPARED: _IN_TRANSACTION,
@@ -52,10 +52,10 @@ _RESERVED: Final = {
     names.TRANSACTION_ID: _IN_TRANSACTION,
     names.TRANSACTION_CHECK_TIMES: _BY_BROKER,
     names.TRANSACTION_PREPARED_QUEUE_OFFSET: _BY_BROKER,
-    names.REAL_TOPIC: f"{_BY_BROKER} for a message that waits",
-    names.REAL_QUEUE_ID: f"{_BY_BROKER} for a message that waits",
-    names.RETRY_TOPIC: f"{_BY_BROKER} for a message that comes again",
-    names.ORIGIN_MESSAGE_ID: f"{_BY_BROKER} for a message that comes again",
+    names.REAL_TOPIC: f"{_BY_BROKER} for a scheduled message or a half message",
+    names.REAL_QUEUE_ID: f"{_BY_BROKER} for a scheduled message or a half message",
+    names.RETRY_TOPIC: f"{_BY_BROKER} for a message that is redelivered",
+    names.ORIGIN_MESSAGE_ID: f"{_BY_BROKER} for a message that is redelivered",
     names.DEAD_LETTER_ORIGIN_TOPIC: f"{_BY_BROKER} for a dead letter",
     names.DEAD_LETTER_ORIGIN_MESSAGE_ID: f"{_BY_BROKER} for a dead letter",
     names.DEAD_LETTER_REASON: f"{_BY_BROKER} for a dead letter",
@@ -70,16 +70,16 @@ _TIMER_PREFIX: Final = "TIMER_"
 
 
 def is_reserved(name: str) -> bool:
-    """Is the property NAME not the application's?"""
+    """Return whether an application may not set the property NAME."""
     return name in _RESERVED or name.startswith(_TIMER_PREFIX)
 
 
 def refuse_reserved(own: Mapping[str, str]) -> None:
-    """Raise InvalidArgument for a name in OWN that is reserved, with a hint, and for a value that is not text."""
+    """Raise InvalidArgument for a reserved name in OWN, with a hint, and for a value that is not text."""
     for name, value in own.items():
         if is_reserved(name):
             raise InvalidArgument(
-                f"property {name!r} is not for applications: {_RESERVED.get(name, _TIMED)}",
+                f"property {name!r} is reserved: {_RESERVED.get(name, _TIMED)}",
                 field="properties",
                 value=name,
             )
@@ -91,15 +91,15 @@ def refuse_reserved(own: Mapping[str, str]) -> None:
             )
 
 
-#: Room that the property UNIQ_KEY takes: its name, two separators, 34 digits.
+#: Size of the property UNIQ_KEY: its name, two separators, 34 digits.
 UNIQUE_KEY_SIZE: Final = len(UNIQ_KEY) + 1 + 34 + 1
-#: And PRODUCER_SEQUENCE, with the longest numbers: id, epoch, first, count.
+#: The same plus PRODUCER_SEQUENCE with the longest numbers: id, epoch, first, count.
 OWN_PROPERTIES_SIZE: Final = (
     UNIQUE_KEY_SIZE + len(PRODUCER_SEQUENCE) + 1 + 16 + 10 + 19 + 10 + 3 + 1
 )
-#: Stands for a value that was not given; None is a value.
+#: The default of arguments for which None is a value.
 NO_VALUE: Final[Any] = object()
-#: What a record has besides topic, body and the message's own properties.
+#: Size of a record without topic, body and the message's own properties.
 RECORD_OVERHEAD: Final = 91 + UNIQUE_KEY_SIZE
 #: A priority is an int32 on the wire of official clients.
 PRIORITY_MAX: Final = 2**31 - 1
@@ -110,7 +110,7 @@ _checked_topic = lru_cache(maxsize=4096)(check_topic)
 
 
 class MessageParts(TypedDict, total=False):
-    """What a message may have besides topic and body: see Message. KEY is text, or what a key serializer takes."""
+    """The arguments of Message except topic and body. `key` is text, or what the key serializer accepts."""
 
     key: Any
     keys: Iterable[str]
@@ -125,7 +125,7 @@ class MessageParts(TypedDict, total=False):
 
 
 class ManyParts(TypedDict, total=False):
-    """What the messages of `send_many(topic, values, …)` may have: KEYS one each, the others the same for all."""
+    """The arguments of `send_many(topic, values, …)`: `keys` has one key per value, the others are for all."""
 
     keys: Iterable[Any] | None
     tag: str | None
@@ -165,28 +165,38 @@ class _Fields(NamedTuple):
     priority: int | None
     """Priority of the message. None: none."""
     sys_flag: int
-    """How the body is stored. Not 0 only in what a producer has compressed."""
+    """How the body is stored; 0 unless a producer has compressed it."""
     property_string: bytes
     """All properties as they are stored."""
 
 
 class Message(_Fields):
-    """BODY for TOPIC, with what may go along:
+    """A message to send. Immutable.
 
-    KEY or KEYS: words by which the message can be looked up. TAG: one word for consumers to filter by. PROPERTIES:
-    text by name, the application's own. QUEUE: a queue's number, or a `Queue` where the topic is on several
-    brokers; without it the producer chooses. SHARDING_KEY: messages of a topic with the same one go to the same queue,
-    in the order in which they were sent (see producing/queue_selector.py). PRIORITY: a number from 0 on; it chooses the
-    queue with this number, and official consumers of a topic of type PRIORITY get higher queues first. It excludes a
-    sharding key, a delay and a transaction.
+    Use at most one of `delay`, `deliver_at` and `delay_level`. The message is never delivered earlier than that.
 
-    At most one of these has it delivered later, never earlier than it says:
-    DELAY: a timedelta, or a text like "90s" or "2h30m"; counts from when the broker takes the message, by its clock.
-    DELIVER_AT: a datetime with a time zone, or Unix milliseconds; the broker refuses what is past.
-    DELAY_LEVEL: one of the broker's levels, from 1 on; by default 18 (1 s, 5 s, 10 s, 30 s, 1 m … 10 m, 20 m, 30 m,
-    1 h, 2 h); a level above its last is its last; 0 is at once. These cannot be recalled.
+    Args:
+        topic: Topic of the message.
+        body: Content, 1 byte to 4 MiB.
+        key: Word by which the message can be looked up.
+        keys: More such words.
+        tag: Word by which consumers can filter.
+        properties: Your own properties: text by name.
+        delay_level: A delay level of the broker, from 1 on; by default there are 18 (1 s, 5 s, 10 s, 30 s, 1 m … 10 m,
+            20 m, 30 m, 1 h, 2 h). Above the last level: the last. 0: no delay. You cannot recall such a message.
+        delay: A timedelta, or text like "90s" or "2h30m", from the time at which the broker accepts the message.
+        deliver_at: A datetime with a time zone, or Unix milliseconds. The broker refuses a time in the past.
+        queue: Number of a queue, or a `Queue` if the topic is on several brokers. None: the producer chooses.
+        sharding_key: Messages of a topic with the same sharding key go to the same queue, in the order of sending (see
+            producing/queue_selector.py).
+        priority: A number from 0 on, which chooses the queue with this number. Official consumers of a topic of type
+            PRIORITY get higher queues first. Not with a sharding key, a delay or a transaction.
 
-    Raises InvalidArgument, InvalidName, MessageTooLarge or InvalidDelay, which say what to do.
+    Raises:
+        InvalidArgument: An argument has a wrong type or value.
+        InvalidName: The topic is not a valid name.
+        MessageTooLarge: The body, or all properties together, are too large.
+        InvalidDelay: The delay or delivery time is not valid.
     """
 
     __slots__ = ()
@@ -252,16 +262,16 @@ class Message(_Fields):
 
     @property
     def timed(self) -> bool:
-        """Is it to be delivered at a time of its own (not a level's), so that it can be recalled until then?"""
+        """Whether it has a delay or a delivery time (not a delay level), so that it can be recalled."""
         return bool(self.delay_ms or self.deliver_at_ms)
 
     @property
     def placed(self) -> bool:
-        """Does it say itself where it goes, by its queue, its sharding key or its priority?"""
+        """Whether its queue, sharding key or priority determines where it is sent."""
         return self.queue is not None or self.sharding_key is not None or self.priority is not None
 
     def replace(self, **parts: Unpack[MessageParts]) -> Message:
-        """Return a message with other PARTS, checked as a new one; a new key or time leaves no other of its kind."""
+        """Return a copy with other PARTS. A new key replaces all keys, a new time replaces every other time."""
         have: MessageParts = {
             "keys": self.keys,
             "tag": self.tag,
@@ -304,10 +314,11 @@ def _checked_body(body: object) -> bytes:
 def _refuse_body_size(size: int) -> None:
     if size == 0:
         raise InvalidArgument(
-            "body is empty: RocketMQ stores no empty message; send at least one byte", field="body"
+            "body is empty: RocketMQ stores no empty messages. Send at least one byte.",
+            field="body",
         )
     raise MessageTooLarge(
-        f"body has {size} bytes, the limit is {MESSAGE_SIZE_MAX}: split it, or store it elsewhere and send its address",
+        f"body has {size} bytes: the limit is {MESSAGE_SIZE_MAX}. Split it, or store it elsewhere and send its URL.",
         field="body",
         limit=MESSAGE_SIZE_MAX,
         value=size,
@@ -321,10 +332,10 @@ def _check_queue(topic: str, queue: Queue | int) -> None:
             f"queue is {queue!r:.80}, but must be a queue's number, or a Queue", field="queue"
         )
     if number < 0:
-        raise InvalidArgument(f"queue is {number}, but queues count from 0", field="queue")
+        raise InvalidArgument(f"queue is {number}: queue numbers start at 0", field="queue")
     if isinstance(queue, Queue) and queue.topic != topic:
         raise InvalidArgument(
-            f"queue {queue} is one of topic {queue.topic!r}, but the message goes to {topic!r}",
+            f"queue {queue} is of topic {queue.topic!r}, but the message is for topic {topic!r}",
             field="queue",
         )
 
@@ -338,7 +349,7 @@ def _checked_keys(key: str | None, keys: Iterable[str]) -> tuple[str, ...]:
             _refuse_type("key", word)
         if not word or KEY_SEPARATOR in word:
             raise InvalidArgument(
-                f"key {word!r}: a key is one word without spaces, which separate keys; give several as keys=[…]",
+                f"key is {word!r}: a key must be one word. Spaces separate keys; pass several keys as keys=[…].",
                 field="key",
                 value=word,
             )
@@ -348,12 +359,12 @@ def _checked_keys(key: str | None, keys: Iterable[str]) -> tuple[str, ...]:
 def _checked_times(
     level: int, delay: timedelta | str | None, deliver_at: datetime | int | None
 ) -> tuple[int, int, int]:
-    """Return delay level, delay and instant, of which at most one is not 0."""
+    """Return delay level, delay and delivery time. At most one of them is not 0."""
     if delay is None and deliver_at is None:
         return checked_level(level) if level else 0, 0, 0
     if level or (delay is not None and deliver_at is not None):
         raise InvalidArgument(
-            "a message is delivered at one time: give one of delay_level=…, delay=… and deliver_at=…",
+            "a message can have only one time: pass one of delay_level=…, delay=… and deliver_at=…",
             field="delay",
         )
     if delay is not None:
@@ -371,7 +382,7 @@ def _time_property(level: int, delay_ms: int, at_ms: int) -> bytes:
 
 
 def _check_priority(priority: int, sharding_key: str | None, time: int) -> None:
-    """Raise InvalidArgument unless PRIORITY is one, for a message without sharding key and TIME of delivery."""
+    """Raise InvalidArgument unless PRIORITY is valid, and there is neither a sharding key nor a TIME."""
     if type(priority) is not int:
         raise InvalidArgument(
             f"priority is {priority!r:.80} ({type(priority).__name__}), but must be a whole number: write int(…)",
@@ -391,7 +402,7 @@ def _check_priority(priority: int, sharding_key: str | None, time: int) -> None:
     ):
         if given:
             raise InvalidArgument(
-                f"a message with a priority cannot have {other} as well: leave one of them out",
+                f"a message with a priority cannot have {other}: omit one of them",
                 field="priority",
                 value=priority,
             )
@@ -427,13 +438,15 @@ def _refuse_type(field: str, value: object) -> NoReturn:
 
 
 def _refuse_tag(tag: str) -> None:
-    """Refuse a TAG that official clients may not send: a filter could not name it. Letters of no width are fine."""
+    """Raise InvalidArgument for a TAG that a filter cannot name. Characters without width are allowed."""
     if tag.isspace():
-        rule = "is blank: give at least one visible character, or none"
+        rule = "is blank: use at least one visible character, or no tag"
     elif "|" in tag:
-        rule = "holds '|', which separates tags in a filter: a message has one tag, put others into a property"
+        rule = (
+            "contains '|', which separates tags in a filter: use one tag, and a property for more"
+        )
     elif any(unicodedata.category(letter) == "Cc" for letter in tag):
-        rule = "holds a control character"
+        rule = "contains a control character: remove it"
     else:
         return
     raise InvalidArgument(f"tag {tag[:64]!r} {rule}", field="tag", value=tag[:64])
@@ -442,7 +455,7 @@ def _refuse_tag(tag: str) -> None:
 def _refuse_properties_size(size: int) -> None:
     limit = PROPERTIES_SIZE_MAX - OWN_PROPERTIES_SIZE
     raise MessageTooLarge(
-        f"keys, tag and properties have {size} bytes together, the limit is {limit}: move data into the body",
+        f"keys, tag and properties have {size} bytes together: the limit is {limit}. Move data into the body.",
         field="properties",
         limit=limit,
         value=size,
@@ -450,16 +463,16 @@ def _refuse_properties_size(size: int) -> None:
 
 
 def record_size(message: Message) -> int:
-    """Return the bytes of the record of MESSAGE."""
+    """Return the size of the record of MESSAGE in bytes."""
     own = len(message.topic) + len(message.body) + len(message.property_string)
     return own + RECORD_OVERHEAD
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnserializedMessage:
-    """VALUE for TOPIC, as the application gave it: what interceptors see of `send(topic, value, …)`.
+    """A message whose key and value are not serialized yet: what interceptors get after `send(topic, value, …)`.
 
-    Nothing is checked before it becomes a Message.
+    It is checked when it becomes a Message.
     """
 
     topic: str
@@ -492,7 +505,7 @@ class UnserializedMessage:
         return dataclasses.replace(self, **parts)
 
     def message(self, body: bytes, key: str | None) -> Message:
-        """Return the message with BODY and KEY. Raises what Message does."""
+        """Return the message with BODY and KEY. Raises the errors of Message."""
         return Message(
             self.topic,
             body,

@@ -1,24 +1,24 @@
-"""Delivered messages: a sequence that makes each when it is asked for, and their fields by the column.
+"""Delivered messages: a sequence that creates a message object on access, and columns with one field of all messages.
 
     batch = consumer.poll()
-    for message in batch: ...                  # made one by one
-    batch.bodies[3], list(batch.bodies)        # bytes, cut out when they are asked for
-    batch.columns.queue_offset                 # numpy: one array a field, for all messages
-    batch.body_matrix()                        # bodies of one size: a row each, without a copy
+    for message in batch: ...                  # objects are created one by one
+    batch.bodies[3], list(batch.bodies)        # bytes, copied on access
+    batch.columns.queue_offset                 # one numpy array per field
+    batch.body_matrix()                        # bodies of the same size: one row per body, without a copy
     batch.to_arrow()                           # a pyarrow.RecordBatch
 
-A batch holds on to the records that one fetch brought; slices of it, its columns and its messages share them.
+A batch keeps the records of one fetch in memory. Its slices, columns and messages share them.
 
-As Apache Arrow has them (needs pyarrow, which is optional):
+The columns of `to_arrow` (needs pyarrow, which is optional):
 
     queue_offset, log_offset    int64
     born, stored                timestamp in ms, UTC
     reconsume_times             int32
-    tag                         string, null without one
+    tag                         string, null if there is no tag
     keys                        list of strings
     body                        binary, as it was sent; copied once
 
-Cost a message: nothing to slice, 0.1 µs to make it or to cut out its body, 0.2 µs for its tag or keys.
+Cost per message: nothing for a slice, 0.1 µs to create the object or to copy the body, 0.2 µs for tag or keys.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class MessageBatch(Sequence[ReceivedMessage]):
-    """The messages of RUN with index BEGIN up to END (None: all). Equal to any list of the same messages."""
+    """A sequence of messages: those of RUN with index BEGIN up to END (None: all). Equal to a list of the same."""
 
     __slots__ = ("_begin", "_columns", "_end", "_properties", "_run")
 
@@ -67,13 +67,13 @@ class MessageBatch(Sequence[ReceivedMessage]):
     @overload
     def __getitem__(self, index: slice) -> MessageBatch: ...
     def __getitem__(self, index: int | slice) -> ReceivedMessage | MessageBatch:
-        """Return a message, or a batch of some that follow each other (a step other than 1 is refused)."""
+        """Return a message, or a batch for a slice. Raises InvalidArgument if the step of the slice is not 1."""
         rows = range(self._begin, self._end)[index]
         if isinstance(rows, int):
             return ReceivedMessage(self._run, rows)
         if rows.step != 1:
             raise InvalidArgument(
-                f"a batch cannot be sliced with the step {rows.step}: use list(batch)[…]",
+                f"step of the slice is {rows.step}: a batch supports only step 1. Use list(batch)[…].",
                 field="step",
                 limit=1,
                 value=rows.step,
@@ -92,21 +92,19 @@ class MessageBatch(Sequence[ReceivedMessage]):
             return "<MessageBatch, no messages>"
         return f"<MessageBatch, {len(self)} messages from {self[0]!r} on>"
 
-    # --- by the column -------------------------------------------------------------------------------------------
-
     @property
     def data(self) -> memoryview:
-        """The bytes in which positions of the columns count: the records of one fetch, end to end."""
+        """The records of one fetch, one after the other. Positions in the columns refer to it."""
         return memoryview(self._run.data)
 
     @property
     def broker(self) -> str:
-        """The name of the broker that the messages came from."""
+        """The name of the broker of the messages."""
         return self._run.broker
 
     @property
     def columns(self) -> RunColumns:
-        """One numpy array a field: queue_offset, log_offset, born_ms, store_ms, body_start, body_size, …"""
+        """One numpy array per field: queue_offset, log_offset, born_ms, store_ms, body_start, body_size, …"""
         if self._columns is None:
             columns = self._run.columns
             whole = len(self) == len(columns)
@@ -115,24 +113,25 @@ class MessageBatch(Sequence[ReceivedMessage]):
 
     @property
     def bodies(self) -> BatchBodies:
-        """The bodies as they were sent, one by one."""
+        """The bodies as they were sent: a sequence."""
         return BatchBodies(self._run, self._begin, self._end)
 
     def body_matrix(self) -> NDArray[np.uint8]:
-        """Return all bodies, a row each, read-only: not copied where the records have one size, else copied once.
+        """Return all bodies as a read-only matrix with one row per body.
 
-        Raises InvalidArgument where bodies differ in size, or some are compressed: then `bodies` has them.
+        The bodies are copied only if the records differ in size. Raises InvalidArgument if the bodies differ in size,
+        or if some are compressed. Use `bodies` then.
         """
         columns = self.columns
         if not len(self):
             return np.zeros((0, 0), np.uint8)
         if (columns.sys_flag & SYS_COMPRESSED).any():
-            raise InvalidArgument("bodies: some are compressed, use batch.bodies", field="bodies")
+            raise InvalidArgument("some bodies are compressed: use batch.bodies", field="bodies")
         size = int(columns.body_size[0])
         if (columns.body_size != size).any():
             least, most = int(columns.body_size.min()), int(columns.body_size.max())
             raise InvalidArgument(
-                f"bodies: they have between {least} and {most} bytes and make no matrix, use batch.bodies",
+                f"the bodies have between {least} and {most} bytes, but a matrix needs one size: use batch.bodies",
                 field="bodies",
             )
         return _rows(as_bytes(self._run.data), columns.body_start, size)
@@ -153,21 +152,21 @@ class MessageBatch(Sequence[ReceivedMessage]):
         return [known[text] for text in texts]
 
     def property_values(self, name: str) -> list[str | None]:
-        """Return the property NAME of each message, None where it has none."""
+        """Return the property NAME of each message; None for messages without it."""
         if self._properties is None:
             self._properties = PropertyRanges(self._run.data, self.columns)
         return self._properties.texts(name)
 
     def to_arrow(self) -> pyarrow.RecordBatch:
-        """Return the messages as a pyarrow.RecordBatch; see the module for its columns.
+        """Return the messages as a pyarrow.RecordBatch. The module docstring lists its columns.
 
-        Raises ConfigError where pyarrow is not installed, and what reading a body raises.
+        Raises ConfigError if pyarrow is not installed, and errors of decompression.
         """
         return _record_batch(self)
 
 
 class BatchBodies(Sequence[bytes]):
-    """The bodies of RUN's messages with index BEGIN up to END, each cut out when it is asked for."""
+    """The bodies of the messages of RUN with index BEGIN up to END, copied on access."""
 
     __slots__ = ("_begin", "_end", "_run")
 
@@ -184,7 +183,7 @@ class BatchBodies(Sequence[bytes]):
     @overload
     def __getitem__(self, index: slice) -> list[bytes]: ...
     def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
-        """Return a body; raise CorruptRecord, Unsupported or MessageTooLarge for one that cannot be decompressed."""
+        """Return a body. Raises CorruptRecord, Unsupported or MessageTooLarge if it cannot be decompressed."""
         rows = range(self._begin, self._end)[index]
         if isinstance(rows, int):
             return self._run.body(rows)
@@ -201,7 +200,7 @@ class BatchBodies(Sequence[bytes]):
 
 
 def _rows(data: NDArray[np.uint8], starts: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-    """Return the SIZE bytes at each of STARTS, a row each."""
+    """Return the SIZE bytes at each of STARTS, one row per start."""
     strides = np.diff(starts)
     if len(strides) and (strides != strides[0]).any():
         copied = windows(data, starts, size)
@@ -211,7 +210,7 @@ def _rows(data: NDArray[np.uint8], starts: NDArray[np.int64], size: int) -> NDAr
     return np.ndarray((len(starts), size), np.uint8, data, int(starts[0]), (stride, 1))
 
 
-#: What a poll returns when nothing came.
+#: The result of a poll without messages.
 NO_MESSAGES = MessageBatch(FetchedRun("", b""))
 
 
@@ -227,7 +226,7 @@ def _pyarrow() -> Any:
 
 
 def _record_batch(batch: MessageBatch) -> pyarrow.RecordBatch:
-    """Return the messages of BATCH, a row each. Raises ConfigError without pyarrow, and what reading a body raises."""
+    """Return the messages of BATCH, one row per message. Raises ConfigError, and errors of decompression."""
     arrow = _pyarrow()
     columns = batch.columns
     instant = arrow.timestamp("ms", "UTC")
@@ -245,7 +244,7 @@ def _record_batch(batch: MessageBatch) -> pyarrow.RecordBatch:
 
 
 def _bodies(arrow: Any, batch: MessageBatch) -> Any:
-    """Return the bodies as an Arrow array over one buffer, into which they are copied."""
+    """Copy the bodies into one buffer; return an Arrow array over it."""
     try:
         matrix = batch.body_matrix()
     except InvalidArgument:
@@ -261,5 +260,5 @@ def _bodies(arrow: Any, batch: MessageBatch) -> Any:
 
 
 def _ends(sizes: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Return where each value begins and where the last one ends; a fetch is far below what 32 bits count."""
+    """Return where each value begins and where the last one ends. 32 bits are enough for one fetch."""
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes))).astype(np.int32)

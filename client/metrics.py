@@ -1,7 +1,7 @@
 """Metrics of a producer: its counters, a snapshot of them, and their text for Prometheus.
 
-Counting costs something per batch, nothing per message; a snapshot copies a hundred numbers. The client's event loop
-counts; others may read a number at any time.
+Counting has a cost per batch, not per message. A snapshot copies about a hundred numbers. The client's event loop
+writes the counters; any thread may read them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MS: Final = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000
 
 
 class _Histogram:
-    """Counts values up to each of BOUNDS, and above the last; see HistogramSnapshot."""
+    """Counts values per bucket; see HistogramSnapshot."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -36,13 +36,13 @@ class _Histogram:
         self.total += value
 
     def frozen(self) -> HistogramSnapshot:
-        """Return what was counted so far."""
+        """Return a snapshot."""
         return HistogramSnapshot(bounds=self.bounds, counts=tuple(self.counts), total=self.total)
 
 
 @dataclass(slots=True)
 class ProducerCounters:
-    """The numbers of ProducerMetrics, while they are counted, but for the buffer's."""
+    """The counters of ProducerMetrics, without the values of the buffer."""
 
     messages_sent: int = 0
     messages_failed: int = 0
@@ -64,7 +64,7 @@ class ProducerCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramSnapshot:
-    """How many values lay within each of BOUNDS (above the one before); the last of COUNTS is above all bounds."""
+    """A snapshot of a histogram. The last of `counts` is the bucket above all limits."""
 
     bounds: tuple[float, ...]
     """Upper limits of the buckets."""
@@ -75,7 +75,7 @@ class HistogramSnapshot:
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """Number of values."""
         return sum(self.counts)
 
     @property
@@ -84,9 +84,9 @@ class HistogramSnapshot:
         return self.total / self.count if self.count else 0.0
 
     def quantile(self, share: float) -> float:
-        """Return a bound which SHARE (0 to 1) of the values do not exceed; infinity if it is above all bounds.
+        """Return the upper limit of the bucket with the quantile SHARE (0 to 1); infinity above all limits.
 
-        It is as exact as the bounds are close. 0 if there are no values.
+        0 if there are no values.
         """
         wanted = share * self.count
         for bound, below in zip(self.bounds, accumulate(self.counts), strict=False):
@@ -97,7 +97,7 @@ class HistogramSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerMetrics:
-    """The counters of a producer at one moment. A *request* is one try to send one run."""
+    """A snapshot of the metrics of a producer. A *request* is one try to send one batch."""
 
     messages_sent: int
     """Acknowledged messages."""
@@ -142,7 +142,7 @@ class ProducerMetrics:
 
     @classmethod
     def of(cls, counters: ProducerCounters, buffer: Budget) -> ProducerMetrics:
-        """Return what COUNTERS and the BUFFER say now."""
+        """Return a snapshot of COUNTERS and BUFFER."""
         values = {name: getattr(counters, name) for name in ProducerCounters.__slots__}
         frozen: dict[str, Any] = {
             name: value.frozen() if isinstance(value, _Histogram) else value
@@ -156,7 +156,7 @@ class ProducerMetrics:
         )
 
     def text(self, labels: Mapping[str, str] | None = None) -> str:
-        """Return the metrics for Prometheus, each with LABELS, for example {"client": "billing-1"}."""
+        """Return the metrics in the Prometheus text format, each with LABELS, for example {"client": "billing-1"}."""
         lines = Exposition("pocketmq_producer_", labels)
         lines.add("counter", _COUNTERS, self)
         lines.add("gauge", _GAUGES, self)
@@ -168,30 +168,34 @@ class ProducerMetrics:
         return lines.text
 
 
-#: Field, name, what it counts.
+#: Field, name of the metric, and its help text.
 _COUNTERS: Final = (
-    ("messages_sent", "messages_sent_total", "Messages that were acknowledged."),
-    ("messages_failed", "messages_failed_total", "Messages that were given up."),
-    ("bytes_sent", "sent_bytes_total", "Bytes of the records that were acknowledged."),
-    ("requests", "requests_total", "Tries to send a run."),
+    ("messages_sent", "messages_sent_total", "Messages acknowledged."),
+    ("messages_failed", "messages_failed_total", "Messages whose send failed."),
+    ("bytes_sent", "sent_bytes_total", "Bytes of acknowledged records."),
+    ("requests", "requests_total", "Tries to send a batch."),
     ("retries", "retries_total", "Tries after the first one."),
-    ("splits", "splits_total", "Runs that were cut in two because a broker refused them."),
-    ("moves", "moves_total", "Runs that went to another queue than the one chosen first."),
-    ("expired", "expired_total", "Runs that were given up because their time was over."),
-    ("repeats_dropped", "repeats_dropped_total", "Messages whose repeat a broker dropped."),
+    ("splits", "splits_total", "Batches split because a broker refused them."),
+    ("moves", "moves_total", "Batches sent to another queue than the one chosen first."),
+    ("expired", "expired_total", "Batches that failed after delivery_timeout_ms."),
+    ("repeats_dropped", "repeats_dropped_total", "Duplicate messages dropped by a broker."),
     ("possible_repeats", "possible_repeats_total", "Messages that may be stored twice."),
     ("epochs", "epochs_total", "New epochs of idempotent sending."),
-    ("refused_unheard", "refused_unheard_total", "Refusals of runs that nobody waited for."),
-    ("buffer_waits", "buffer_waits_total", "Senders that found the buffer full."),
+    (
+        "refused_unheard",
+        "refused_unheard_total",
+        'Batches refused that were sent with acks="none".',
+    ),
+    ("buffer_waits", "buffer_waits_total", "Sends that waited for buffer memory."),
 )
 _GAUGES: Final = (
-    ("buffer_bytes", "buffer_bytes", "Bytes of the messages without an acknowledgement."),
-    ("buffer_limit_bytes", "buffer_limit_bytes", "Bytes that the buffer may hold."),
+    ("buffer_bytes", "buffer_bytes", "Bytes of unacknowledged messages."),
+    ("buffer_limit_bytes", "buffer_limit_bytes", "Maximum size of the buffer in bytes."),
 )
-#: Field, name, what it measures, by how much a value is divided.
+#: Field, name of the metric, its help text, and the divisor of its values.
 _HISTOGRAMS: Final = (
-    ("batch_messages", "batch_messages", "Messages of a run.", 1),
-    ("batch_bytes", "batch_bytes", "Bytes of a run.", 1),
-    ("queue_time_ms", "queue_time_seconds", "From a run's first message to its request.", 1000),
-    ("request_latency_ms", "request_latency_seconds", "From a request to its answer.", 1000),
+    ("batch_messages", "batch_messages", "Messages per batch.", 1),
+    ("batch_bytes", "batch_bytes", "Bytes per batch.", 1),
+    ("queue_time_ms", "queue_time_seconds", "Time from first message to first request.", 1000),
+    ("request_latency_ms", "request_latency_seconds", "Time from request to reply.", 1000),
 )

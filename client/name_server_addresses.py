@@ -1,6 +1,6 @@
-"""The addresses of name servers, as settings and the environment write them: "host:port", separated by commas.
+"""The addresses of name servers in settings and the environment: "host:port", separated by commas.
 
-Commands read them before they know whether they need a client, so this file imports none of it.
+Commands read them before they know whether they need a client, so this file imports no client.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from ..proto.errors import ConfigError
 
 DEFAULT_NAME_SERVERS: Final = "127.0.0.1:9876"
-#: The environment's: counts where a program names none.
+#: The environment variable that is used if a program sets no addresses.
 NAMESERVER_VARIABLE: Final = "POCKETMQ_NAMESERVER"
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s\[\]]+):(\d{1,5})")
 
@@ -29,7 +29,7 @@ def parse_addresses(text: str, field: str = "nameservers") -> tuple[str, ...]:
         found = _ADDRESS.fullmatch(address)
         if not found or not 0 < int(found[2]) < 65536:
             raise ConfigError(
-                f"{field}: {address!r} is no host:port (example: {DEFAULT_NAME_SERVERS})",
+                f"{field}: {address!r} is no host:port: write, for example, {DEFAULT_NAME_SERVERS}",
                 field=field,
                 value=address,
             )

@@ -1,4 +1,4 @@
-"""Work that is done once, also if its message is redelivered: a business key is marked in the application's database.
+"""Deduplication: process a message once, even if it is redelivered, by a key in the database of the application.
 
     once = Deduplicator("sqlite3")
     once.create_table(connection)
@@ -9,8 +9,8 @@
     connection.commit()
     once.done("payment-17")                             # optional: saves a query when it is redelivered
 
-The key is inserted into a table of the application's database, where it is unique. Mark and work are committed together
-or not at all, so that a message that is redelivered after a crash finds both or neither.
+The key is inserted into a table of the application's database, where it is unique. The key and the work are committed
+in one transaction. So after a crash, either both are stored and the redelivered message is a duplicate, or neither is.
 
     once = Deduplicator("sqlite3", connect=lambda: sqlite3.connect("accounts.db", check_same_thread=False))
 
@@ -20,8 +20,8 @@ or not at all, so that a message that is redelivered after a crash finds both or
 
     PushConsumer("billing", "payments", charge, delivery="effectively_once")
 
-For DB-API 2.0 drivers of databases with savepoints: SQLite, PostgreSQL, MySQL. The driver's module, or its name,
-defines how parameters are written (paramstyle) and the error for a key that exists (IntegrityError).
+It works with DB-API 2.0 drivers of databases with savepoints: SQLite, PostgreSQL, MySQL. The driver module defines how
+parameters are written (paramstyle) and the error for a key that exists (IntegrityError).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 KEY_CHARACTERS_MAX: Final = 255
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
 _SAVEPOINT: Final = "pocketmq_once"
-#: How a parameter is written, by paramstyle: the text of both, and how they are passed.
+#: By paramstyle: how the first and the second parameter are written.
 _PARAMETERS: Final[dict[str, tuple[str, str]]] = {
     "qmark": ("?", "?"),
     "numeric": (":1", ":2"),
@@ -57,7 +57,7 @@ _PARAMETERS: Final[dict[str, tuple[str, str]]] = {
 }
 _BY_NAME: Final = ("named", "pyformat")
 
-#: Names what a message is about.
+#: Returns the key of a message.
 Key: TypeAlias = Callable[[ReceivedMessage], str | None]
 
 
@@ -66,7 +66,7 @@ def _message_id(message: ReceivedMessage) -> str:
 
 
 class DatabaseConnection(Protocol):
-    """What is used of a DB-API connection."""
+    """The methods of a DB-API connection that are used."""
 
     def cursor(self) -> Any: ...
     def commit(self) -> object: ...
@@ -75,12 +75,12 @@ class DatabaseConnection(Protocol):
 
 
 def remembers(listener: Listener) -> bool:
-    """Was LISTENER decorated with `Deduplicator.guard`?"""
+    """Return whether LISTENER was decorated with `Deduplicator.guard`."""
     return getattr(listener, "pocketmq_once", None) is not None
 
 
 class DoneKeys:
-    """The keys that were done last, at most SIZE. Any thread may use it."""
+    """The last SIZE keys that were processed or looked up. Any thread may use it."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -88,7 +88,7 @@ class DoneKeys:
         self._lock = Lock()
 
     def add(self, key: str) -> None:
-        """Remember KEY; the one that was not asked for the longest is forgotten."""
+        """Remember KEY, and forget the key that was not looked up for the longest time."""
         with self._lock:
             self._keys[key] = None
             self._keys.move_to_end(key)
@@ -106,7 +106,7 @@ class DoneKeys:
 def _checked_table(table: str) -> str:
     if not _NAME.fullmatch(table):
         raise ConfigError(
-            f"table is {table!r}, but must be a name of letters, digits and underscores, with a schema or without",
+            f"table is {table!r}: use letters, digits and underscores, with or without a schema name",
             field="table",
             value=table,
         )
@@ -114,15 +114,16 @@ def _checked_table(table: str) -> str:
 
 
 class Deduplicator:
-    """Marks keys as done in TABLE of a database, through DRIVER.
+    """Marks keys as processed in a table of a database.
 
-    If two transactions mark the same key at once, the second waits in the database until the first has committed, and
-    is a duplicate; or the database refuses it (SQLite, after its busy timeout), its message fails, and is redelivered.
+    If two transactions mark the same key at once, the second one waits in the database until the first has committed;
+    then it is a duplicate. Or the database refuses it (SQLite, after its busy timeout). Then its message fails and is
+    redelivered.
 
-    Keys that are known to be done are kept in memory, `cache_size` of them, so that a duplicate costs no query. A key
-    gets there only when its transaction was committed: by `guard`, which commits itself, or by `done`.
+    The last `cache_size` keys are also kept in memory, so that a duplicate needs no query. A key is added after its
+    transaction was committed: by `guard`, or by `done`.
 
-    Any thread may use a Deduplicator; a connection is with one thread at a time.
+    Any thread may use a Deduplicator. A connection is used by one thread at a time.
     """
 
     def __init__(
@@ -135,22 +136,31 @@ class Deduplicator:
         cache_size: int = 10_000,
         paramstyle: str | None = None,
     ) -> None:
-        """CONNECT opens a connection for `guard`. SCOPE parts keys of one table, by group for example.
+        """Create a deduplicator.
 
-        Raises ConfigError if DRIVER is no DB-API module, or its way to write parameters is not known.
+        Args:
+            driver: The DB-API module, or its name.
+            connect: Opens a connection, for `guard`.
+            table: Table of the keys.
+            scope: Separates keys of one table, for example by group.
+            cache_size: Number of keys that are kept in memory.
+            paramstyle: How parameters are written; None: as the driver says.
+
+        Raises:
+            ConfigError: `driver` is not a DB-API module, or its paramstyle is unknown.
         """
         self._driver = importlib.import_module(driver) if isinstance(driver, str) else driver
         self._connect = connect
         self._table = _checked_table(table)
         self._scope = scope
         self._done = DoneKeys(cache_size)
-        #: Connections of `guard` that nobody uses: as many as listeners worked at once.
+        #: Idle connections of `guard`. There are as many as listeners were running at once.
         self._idle: list[DatabaseConnection] = []
         style = paramstyle or getattr(self._driver, "paramstyle", "")
         if style not in _PARAMETERS or not hasattr(self._driver, "IntegrityError"):
             raise ConfigError(
                 f"{self._driver.__name__} is no DB-API driver with a paramstyle of {', '.join(_PARAMETERS)}"
-                f" (it has {style!r}): hand over the driver's module, or a paramstyle",
+                f" (it has {style!r}): pass the driver's module, or paramstyle=…",
                 field="driver",
                 value=self._driver.__name__,
             )
@@ -159,7 +169,7 @@ class Deduplicator:
         self._insert = f"INSERT INTO {self._table} (scope, key_done) VALUES ({first}, {second})"
 
     def create_table(self, connection: DatabaseConnection) -> None:
-        """Make the table unless it is there, and commit."""
+        """Create the table if it does not exist, and commit."""
         width = KEY_CHARACTERS_MAX
         self._execute(
             connection,
@@ -171,35 +181,39 @@ class Deduplicator:
 
     @contextmanager
     def __call__(self, connection: DatabaseConnection, key: str) -> Iterator[bool]:
-        """Mark KEY in the transaction of CONNECTION; the block gets True unless it was marked before.
+        """Mark KEY in the transaction of CONNECTION. The block gets True, or False if KEY was marked before.
 
-        Nothing is committed here. Raises what the database raises, and InvalidArgument for a key that is too long.
+        This commits nothing. Raises errors of the database, and InvalidArgument for a key that is too long.
         """
         yield self._is_first(connection, key)
 
     def done(self, key: str) -> None:
-        """Hear that the transaction in which KEY was marked has been committed."""
+        """Note that the transaction in which KEY was marked is committed."""
         self._done.add(key)
 
     def guard(
         self, work: Callable[..., object] | None = None, *, key: Key = _message_id
     ) -> Callable[..., Any]:
-        """Return a listener that calls WORK(message, connection) once for each KEY(message), and commits; a decorator.
+        """Return a listener that calls WORK(message, connection) once per key, and commits: a decorator.
 
-        What WORK raises, or a failure that it returns, undoes the transaction; the message is redelivered.
-        The key is the message id unless KEY says otherwise, which tells sends apart, not events that were sent twice.
+        If WORK raises, or returns a failure, the transaction is rolled back, and the message is redelivered.
+
+        Args:
+            work: The function to call.
+            key: Returns the key of a message. The default is the message id. It does not detect an event that the
+                application has sent twice.
         """
         if work is None:
             return partial(self.guard, key=key)
         if is_async(work):
             raise ConfigError(
-                "a DB-API connection blocks, which a coroutine must not: guard an ordinary function, which is called on"
-                " a thread",
+                "guard does not support coroutine functions, because a DB-API connection blocks: use an ordinary"
+                " function, which is called in a thread",
                 field="listener",
             )
         if self._connect is None:
             raise ConfigError(
-                "guard opens connections itself: hand over connect=…, a function that returns one",
+                "guard opens connections itself: pass connect=…, a function that returns a connection",
                 field="connect",
             )
 
@@ -212,41 +226,41 @@ class Deduplicator:
         return listener
 
     def _do(self, work: Callable[..., object], message: ReceivedMessage, key: str) -> object:
-        """Call WORK with MESSAGE in a transaction of its own, unless KEY is marked; return what it says."""
+        """Call WORK with MESSAGE in a new transaction, unless KEY is marked; return the result of WORK."""
         assert self._connect is not None
         connection = self._idle.pop() if self._idle else self._connect()
         try:
-            said = work(message, connection) if self._is_first(connection, key) else None
-            if failure_of(said) is None:
+            result = work(message, connection) if self._is_first(connection, key) else None
+            if failure_of(result) is None:
                 connection.commit()
                 self._done.add(key)
             else:
                 connection.rollback()
         except BaseException:
-            # Whatever it is: the transaction is undone, and the connection may be broken.
+            # Roll back after any error. The connection may be broken, so do not use it again.
             self._discard(connection)
             raise
         self._idle.append(connection)
-        return said
+        return result
 
     def _discard(self, connection: DatabaseConnection) -> None:
         try:
             connection.rollback()
         except self._driver.Error as error:
             facts = Facts(driver=self._driver.__name__, reason=repr(error))
-            logger.debug("transaction not undone by a broken connection %s", facts)
+            logger.debug("rollback failed, connection broken %s", facts)
         finally:
             connection.close()
 
     def close(self) -> None:
-        """Close the connections that `guard` opened; of a consumer that is closed."""
+        """Close the connections that `guard` opened. Close the consumer first."""
         while self._idle:
             self._idle.pop().close()
 
     def _is_first(self, connection: DatabaseConnection, key: str) -> bool:
         if not 0 < len(key) <= KEY_CHARACTERS_MAX:
             raise InvalidArgument(
-                f"the key has {len(key)} characters, but must have 1 to {KEY_CHARACTERS_MAX}: take a digest of it",
+                f"the key has {len(key)} characters: it must have 1 to {KEY_CHARACTERS_MAX}. Use a digest of the key.",
                 field="key",
                 limit=KEY_CHARACTERS_MAX,
                 value=len(key),
@@ -254,9 +268,9 @@ class Deduplicator:
         return key not in self._done and self._mark(connection, key)
 
     def _mark(self, connection: DatabaseConnection, key: str) -> bool:
-        """Insert KEY; return False if it is there. The application's own work in the transaction is not touched."""
+        """Insert KEY; return False if it exists. The application's work in the transaction is not affected."""
         values: Any = {"scope": self._scope, "key": key} if self._by_name else (self._scope, key)
-        # An error ends a transaction in some databases (PostgreSQL), but not behind a savepoint.
+        # In some databases (PostgreSQL) an error ends the transaction, unless there is a savepoint.
         self._begin(connection)
         self._execute(connection, f"SAVEPOINT {_SAVEPOINT}")
         try:
@@ -268,7 +282,7 @@ class Deduplicator:
         return True
 
     def _begin(self, connection: Any) -> None:
-        """Open a transaction where the driver does not: SQLite's opens none for a savepoint, whose release commits."""
+        """Open a transaction in SQLite. Its driver opens none for a savepoint, so the release would commit."""
         if "sqlite" in self._driver.__name__ and not connection.in_transaction:
             self._execute(connection, "BEGIN IMMEDIATE")
 

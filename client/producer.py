@@ -1,16 +1,16 @@
-"""The producer for coroutines. `make sync` generates the one for ordinary threads from it.
+"""The producer. `make sync` generates the class for threads from the one for coroutines.
 
     with Producer() as producer:
         receipt = producer.send(Message("orders", b"...", key="order-1"))
 
-`send` returns when the broker has stored the message as safely as `acks` asks for. After a lost acknowledgement the
-producer sends the message again, and the broker drops the duplicate. Without `idempotence` it stores both, with one
-message id. Messages of one queue keep the order in which you send them (`ordered`). If the message cannot be delivered,
-`send` raises the broker's error, or DeliveryTimeout after delivery_timeout_ms, or BufferFull if the buffer is full for
-max_block_ms.
+`send` returns when the broker has stored the message as safely as `acks` requires. If the acknowledgement is lost, the
+producer sends the message again, and the broker drops the duplicate. Without `idempotence` the broker stores both, with
+the same message id. Messages of one queue keep the order in which you send them (`ordered`). If the message cannot be
+delivered, `send` raises the broker's error, DeliveryTimeout after delivery_timeout_ms, or BufferFull if the buffer is
+full for max_block_ms.
 
-A message with delay=… or deliver_at=… is a scheduled message. Its receipt has the delivery time. Until then `recall`
-cancels it. The message of a transaction becomes visible with the commit (producing/transaction.py).
+A message with delay=… or deliver_at=… is a scheduled message. Its receipt has the delivery time. Until then you can
+cancel it with `recall`. Consumers get the message of a transaction after its commit (producing/transaction.py).
 """
 
 from __future__ import annotations
@@ -56,24 +56,24 @@ class AsyncProducer(AsyncSignalledClient):
         random: Random | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        """NAMESERVERS: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+        """Create a producer; it starts with `async with`, or with `start`.
 
-        CHECKER says what became of a transaction (see producing/transaction.py).
-
-        CLOCK, CONNECTIONS and RANDOM are for tests.
+        Args:
+            nameservers: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+            checker: Called with a half message; returns whether its transaction was committed.
+            clock: For tests.
+            connections: For tests.
+            random: For tests.
+            settings: Fields of ProducerConfig.
         """
         self.config = settled(ProducerConfig, nameservers, settings)
-        session = Session(
-            self.config,
-            connections,
-            clock or SystemClock(),
-            random or Random(),
-        )
+        clock, random = clock or SystemClock(), random or Random()
+        session = Session(self.config, connections, clock, random)
         self._sender = Sender(self.config, session, checker)
         self._signals = Signals()
 
     async def start(self) -> None:
-        """Get ready to send; `async with` does so."""
+        """Prepare to send. `async with` calls it."""
         await self._sender.start()
 
     @overload
@@ -83,19 +83,19 @@ class AsyncProducer(AsyncSignalledClient):
     async def send(
         self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
     ) -> Receipt:
-        """Send MESSAGE, or VALUE to a topic, and return its receipt once it is acknowledged.
+        """Send MESSAGE, or VALUE to a topic, and return its receipt when it is acknowledged.
 
-        A cancelled `send` may still be delivered. The steps, in client/producing:
+        The message of a cancelled `send` may still be delivered. The steps, in client/producing:
 
-            Intake.offered, made, message      call interceptors, serialize, compress
-            Budget.take_within                 reserve memory, wait for it if needed
-            Sender.accept                      find the route of the topic
-            queue_for                          choose a queue
-            Accumulator.add, add_singles       join the open batch of the queue
-            Accumulator.drain                  take the batches that may leave
-            ProducerBatch.seal                 encode the records
-            Connection.produce                 send the batch to its broker
-            ProducerBatch.succeed, fail        pass the receipts, or the error, to the senders
+            Intake.intercepted, prepare, final  call interceptors, serialize, compress
+            Budget.take_within                  reserve memory, wait for it if needed
+            Sender.accept                       find the route of the topic
+            queue_for                           choose a queue
+            Accumulator.add, add_singles        join the open batch of the queue
+            Accumulator.drain                   take the batches that may be sent
+            ProducerBatch.seal                  encode the records
+            Connection.produce                  send the batch to its broker
+            ProducerBatch.succeed, fail         pass the receipts, or the error, to the senders
         """
         return await self._sender.send(message, value, parts)
 
@@ -108,9 +108,9 @@ class AsyncProducer(AsyncSignalledClient):
     def send_nowait(
         self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
     ) -> asyncio.Future[Receipt]:
-        """Take MESSAGE, or VALUE for a topic, and return a future of its receipt.
+        """Accept MESSAGE, or VALUE for a topic, without waiting; return the future of its receipt.
 
-        Raises BufferFull at once if there is no room. It does not wait for a route either before it serializes VALUE.
+        VALUE is serialized before the route of the topic is known. Raises BufferFull at once if the buffer is full.
         """
         return self._sender.send_nowait(message, value, parts)
 
@@ -127,12 +127,12 @@ class AsyncProducer(AsyncSignalledClient):
         /,
         **parts: Unpack[ManyParts],
     ) -> Receipts:
-        """Send MESSAGES, or VALUES to a topic, in runs, and return their receipts in order: the fastest way.
+        """Send MESSAGES, or VALUES to a topic, in batches; return their receipts in order.
 
-        VALUES are the fastest: no message is made for each. They share all PARTS but their keys, and what goes to one
-        queue in one run is stored as a whole or not at all. The queue is chosen once for each run (see
-        queue_selector.py). If some messages cannot be delivered the first error is raised once all others have been
-        dealt with: some may have been stored.
+        This is the fastest way to send. A topic with VALUES is faster than MESSAGES, because no Message is created per
+        value. All values share PARTS, except for their keys. A batch for one queue is stored as a whole or not at all.
+        The queue is chosen once per batch (see queue_selector.py). If some messages cannot be delivered, the first
+        error is raised after all others have ended. Then some messages may be stored.
         """
         return await self._sender.send_many(messages, values, parts)
 
@@ -149,15 +149,28 @@ class AsyncProducer(AsyncSignalledClient):
         /,
         **parts: Unpack[ManyParts],
     ) -> asyncio.Future[Receipts]:
-        """Start to send MESSAGES, or VALUES to a topic, as the buffer allows; return a future of their receipts."""
+        """Start to send MESSAGES, or VALUES to a topic, and return the future of their receipts.
+
+        The messages that do not fit into the buffer are sent when there is memory for them.
+        """
         return self._sender.send_many_nowait(messages, values, parts)
 
     async def recall(self, handle: str | Receipt) -> str:
-        """Recall a scheduled message, by its receipt or the receipt's recall_handle; return its id.
+        """Cancel a scheduled message that is not delivered yet. Any producer of the cluster can do this.
 
-        Any producer of the cluster may. Raises AlreadyDelivered if it is due, MessageNotFound if none waits there (any
-        more), InvalidArgument for what is no handle, RouteNotFound if its broker is not there. Where the answer was
-        lost (ConnectionLost, RequestTimeout), call it again: a repeated recall succeeds.
+        If the reply is lost (ConnectionLost, RequestTimeout), call it again: a repeated recall succeeds.
+
+        Args:
+            handle: The receipt of the message, or its `recall_handle`.
+
+        Returns:
+            The message id.
+
+        Raises:
+            AlreadyDelivered: The message is due or was delivered.
+            MessageNotFound: There is no such scheduled message (any more).
+            InvalidArgument: This is not a recall handle.
+            RouteNotFound: The broker of the message is not registered.
         """
         return await self._sender.recall(handle)
 
@@ -170,44 +183,46 @@ class AsyncProducer(AsyncSignalledClient):
     def transaction(
         self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
     ) -> AsyncTransaction:
-        """Return a transaction to be used in an `async with` block: its message becomes visible if the block ends well.
+        """Return a transaction, to use in an `async with` block, which sends a half message.
 
-        An exception in the block takes it back. Raises ConfigError without a `group`.
+        The end of the block commits, so that consumers get the message. An exception in the block rolls back. Raises
+        ConfigError without a `group`.
         """
         return self._sender.transaction(message, value, parts)
 
     def atomic_commit(self, consumer: AsyncPullConsumer) -> AsyncAtomicCommit:
-        """Return an atomic commit, for an `async with` block: at its end all that CONSUMER has delivered is finished,
-        and the messages sent in it become visible, both or neither.
+        """Return an atomic commit, to use in an `async with` block: it consumes and produces in one step.
 
-        CONSUMER commits nothing by itself (auto_commit=False), and runs on this event loop. See atomic_commit.py.
+        The end of the block commits the offsets of the messages that CONSUMER delivered, and sends the messages of the
+        block: both or neither. CONSUMER must have auto_commit=False, and run on the same event loop. See
+        atomic_commit.py.
         """
         return self._sender.atomic_commit(consumer.atomic_reading())
 
     async def send_in_transaction(
         self, message: Message, local: Callable[[Message], Awaitable[Verdict]]
     ) -> AsyncTransaction:
-        """Send MESSAGE as a half message, await LOCAL of it, and do as that says: True commits, False rolls back.
+        """Send MESSAGE as a half message, call LOCAL with it, and commit or roll back; return the transaction.
 
-        None leaves it open: the broker asks a checker. An exception of LOCAL rolls back, and is raised. Return the
-        transaction.
+        LOCAL returns True to commit, False to roll back, or None to leave the transaction open: then the broker asks a
+        checker. If LOCAL raises, the transaction is rolled back, and the exception is raised.
         """
         async with self.transaction(message) as transaction:
             await transaction.decide(await local(message))
         return transaction
 
     def metrics(self) -> ProducerMetrics:
-        """Return what this producer did so far: numbers of this moment."""
+        """Return a snapshot of the metrics of this producer."""
         return self._sender.metrics()
 
     def metrics_text(self, labels: Mapping[str, str] | None = None) -> str:
-        """Return the metrics as text for Prometheus (version 0.0.4), each with LABELS."""
+        """Return the metrics in the Prometheus text format (version 0.0.4), each with LABELS."""
         return self.metrics().text(labels)
 
     async def flush(self) -> None:
-        """Return once everything that was sent before has been acknowledged or has failed."""
+        """Return when everything that was sent before is acknowledged or has failed."""
         await self._sender.flush()
 
     async def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
-        """Deliver what is under way for up to TIMEOUT_MS, fail the rest with ClientClosed, and disconnect."""
+        """Wait up to TIMEOUT_MS for acknowledgements, fail the other messages with ClientClosed, and disconnect."""
         await self._sender.close(timeout_ms)

@@ -8,10 +8,11 @@ from typing import ClassVar, Final, Literal
 from ..proto.errors import ConfigError
 from .config import ReadingConfig, ReadingSettings
 
-#: What becomes of a message when a consumer dies in the middle: lost, handled again, or again without effect.
+#: What happens to a message if its consumer dies while processing it: it is lost, processed again, or processed again
+#: without a second effect.
 Delivery = Literal["at_most_once", "at_least_once", "effectively_once"]
 DELIVERIES: Final = ("at_most_once", "at_least_once", "effectively_once")
-#: Bounds of suspend_current_queue_ms.
+#: Limits of suspend_current_queue_ms.
 SUSPEND_MS_MIN: Final = 10
 SUSPEND_MS_MAX: Final = 30_000
 CONCURRENCY_MAX: Final = 1_000
@@ -47,7 +48,7 @@ class PushConfig(ReadingConfig):
     delivery: Delivery = "at_least_once"
     """When offsets are committed: after processing ("at_least_once"), or before ("at_most_once", nothing is retried).
 
-    "effectively_once" is at least once, with a listener that remembers what it has processed (`Deduplicator`).
+    "effectively_once" is at least once, with a listener that detects duplicates (`Deduplicator`).
     """
     listener_batch_size: int = 1
     """Messages per call of the listener. Above 1 the listener gets a list."""
@@ -56,8 +57,8 @@ class PushConfig(ReadingConfig):
     function.
     """
     max_reconsume_times: int | None = None
-    """Retries before a message goes to the dead-letter queue; 0: none. None: as the group is set
-    (16), or without end if `ordered`.
+    """Retries before a message goes to the dead-letter queue; 0: none. None: the setting of the group (16), or without
+    a limit if `ordered`.
     """
     consume_timeout_ms: int = 900_000
     """A message whose listener takes longer is returned for a retry, and the result of the listener
@@ -81,7 +82,7 @@ class PushConfig(ReadingConfig):
     """
 
     def __post_init__(self) -> None:
-        # slots=True makes a new class, which the short form of super() does not see.
+        # Not `super()`: slots=True creates a new class, which `super()` does not know.
         ReadingConfig.__post_init__(self)
         self._check_bounds()
         if self.delivery not in DELIVERIES:

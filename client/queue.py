@@ -1,4 +1,4 @@
-"""A queue of a topic, by its full name: the same number exists on every broker that has the topic."""
+"""The full name of a queue: topic, broker and number. The same number exists on every broker that has the topic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..proto.errors import QueueNotFound
 
 Item = TypeVar("Item")
 
-#: Queues in one request: a broker takes 10,000 at most, and serves nobody else while it looks at them.
+#: Maximum number of queues per request. A broker accepts 10,000, but serves no other client while it processes them.
 QUEUES_AT_ONCE: Final = 1_000
 
 
@@ -36,7 +36,7 @@ def in_parts(items: Iterable[Item]) -> Iterator[list[Item]]:
 
 
 def find_queue(wanted: Queue | int, topic: str, queues: Sequence[Queue]) -> Queue:
-    """Return the one of QUEUES that is WANTED; raise QueueNotFound if there is none, or several by a mere number."""
+    """Return the one of QUEUES that is WANTED. Raises QueueNotFound if there is none, or several with this number."""
     if isinstance(wanted, Queue):
         found = [queue for queue in queues if queue == wanted]
     else:
@@ -45,7 +45,7 @@ def find_queue(wanted: Queue | int, topic: str, queues: Sequence[Queue]) -> Queu
         return found[0]
     if found:
         brokers = ", ".join(queue.broker for queue in found[:32])
-        why = f"{len(found)} brokers have a queue {wanted} ({brokers}): name one, Queue(topic, broker, number)"
+        why = f"{len(found)} brokers have a queue {wanted} ({brokers}): name one with Queue(topic, broker, number)"
     else:
         more = f" and {len(queues) - 32:,} more" if len(queues) > 32 else ""
         have = ", ".join(f"{queue.broker}:{queue.number}" for queue in queues[:32]) or "none"

@@ -1,11 +1,12 @@
-"""Messages that came: light handles on a run of fetched records, decoded field by field when they are asked for.
+"""Received messages: light handles on a batch of fetched records, whose fields are decoded on access.
 
-A fetch brings records end to end. `FetchedRun` walks and parses them at once with numpy (record_run.py); a
-`ReceivedMessage` is that run and an index. A column of the run becomes a Python list when the first message is asked
-for it, so that fields which nobody reads cost nothing, and a field that everybody reads costs a list access.
+The reply to a fetch contains records one after the other. `FetchedRun` finds and parses all of them at once with numpy
+(record_run.py). A `ReceivedMessage` consists of that batch and an index. A column of the batch becomes a Python list at
+the first access. So fields that you do not read cost nothing, and a field that you read costs a list access.
 
-Cost: 0.4 µs a message to walk, parse and make, 0.3 µs to compare 128 bytes with their CRC, 0.2 µs to read a body. A
-message keeps the whole run in memory. Its properties are decoded once, in 1 µs: then tag, keys and id cost 0.1 µs each.
+Cost per message: 0.4 µs to find, parse and create it, 0.3 µs to check the CRC of 128 bytes, 0.2 µs to read a body. A
+message keeps the whole batch in memory. Its properties are decoded once, in 1 µs. After that, tag, keys and id cost
+0.1 µs each.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ from ..proto.record_run import crc_mismatches, parse_run, walk
 from .delivery_time import INSTANT_MAX_MS
 from .message import PRIORITY_MAX
 
-#: Of RocketMQ's timer wheel, at its coarsest, which is the default.
+#: The default precision of RocketMQ's timer wheel, which is its coarsest one.
 _SLOT_MS: Final = 1_000
 _DIGITS_MAX: Final = 19
 
 
 def _number(text: str | None) -> int:
-    """Return the number that TEXT is, 0 for what is none or too large: properties are whatever a sender wrote."""
+    """Return TEXT as a number; 0 if it is not a number or too large, because senders may write any property."""
     if not text or len(text) > _DIGITS_MAX or not (text.isascii() and text.isdigit()):
         return 0
     return min(int(text), INSTANT_MAX_MS)
 
 
-#: Makes a value of a topic and a body.
+#: Makes a value from a topic and a body.
 Decode: TypeAlias = Callable[[str, bytes], Any]
 
 
@@ -65,10 +66,10 @@ def _ints(column: NDArray[np.int32] | NDArray[np.int64]) -> list[int]:
 
 
 class FetchedRun:
-    """Records of one fetch or look-up from BROKER, end to end in DATA. DECODE makes values of (topic, body).
+    """The records of one fetch or lookup from BROKER, one after the other in DATA. DECODE: (topic, body) to a value.
 
-    Raises CorruptRecord for what are no records, and with CHECK_CRCS for a body that does not fit its CRC; its detail
-    `sound_bytes` tells how many bytes of DATA, whole records, are sound in front of that.
+    Raises CorruptRecord if DATA does not parse as records, and with CHECK_CRCS if a body does not match its CRC. Its
+    detail `sound_bytes` is the size of the valid records before the first damaged one.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class FetchedRun:
         if end != len(data) or not good.all():
             sound = end if good.all() else int(starts[int(good.argmin())])
             raise CorruptRecord(
-                f"broker {broker} sent {len(data)} bytes of records which do not parse beyond byte {sound}",
+                f"broker {broker} sent damaged records: {len(data)} bytes, which do not parse after byte {sound}",
                 field="records",
                 broker=broker,
                 sound_bytes=sound,
@@ -104,7 +105,7 @@ class FetchedRun:
         message = ReceivedMessage(self, index)
         return CorruptRecord(
             f"the body of message {message.queue_offset:,} of {message.stored_topic}, queue {message.queue} of broker"
-            f" {self.broker}, does not fit its CRC: read it again, or step over it (seek)",
+            f" {self.broker}, does not fit its CRC: read it again, or skip it with seek",
             field="bodyCRC",
             topic=message.stored_topic,
             queue=message.queue,
@@ -119,8 +120,7 @@ class FetchedRun:
     def body(self, index: int) -> bytes:
         """Return the body of message INDEX.
 
-        Raises CorruptRecord or Unsupported when it cannot be decompressed, MessageTooLarge for more than
-        BODY_BYTES_MAX.
+        Raises CorruptRecord or Unsupported if it cannot be decompressed, MessageTooLarge above body_max_bytes.
         """
         begin, end = self.body_ranges[index]
         if not self.any_compressed:
@@ -147,7 +147,7 @@ class FetchedRun:
 
     @property
     def topic(self) -> str:
-        """The topic in which the first of them lies."""
+        """The topic of the first record."""
         begin = int(self.columns.topic_start[0])
         return self.data[begin : begin + int(self.columns.topic_size[0])].decode(errors="replace")
 
@@ -196,7 +196,7 @@ class FetchedRun:
 
 
 class ReceivedMessage:
-    """A message from a broker. Fields are decoded when they are read, the properties once."""
+    """A message from a broker. Fields are decoded on access, the properties only once."""
 
     __slots__ = ("_index", "_known", "_run")
 
@@ -206,7 +206,7 @@ class ReceivedMessage:
         self._known: dict[str, str] | None = None
 
     def __eq__(self, other: object) -> bool:
-        """The same message of the same fetch."""
+        """Return whether OTHER is the same message of the same fetch."""
         if not isinstance(other, ReceivedMessage):
             return NotImplemented
         return self._run is other._run and self._index == other._index
@@ -216,7 +216,7 @@ class ReceivedMessage:
 
     @property
     def stored_topic(self) -> str:
-        """The topic in which it lies, from where it was fetched."""
+        """The topic from which it was fetched: for a retry, the retry topic."""
         begin, end = self._run.topic_ranges[self._index]
         return self._run.data[begin:end].decode("utf-8", "replace")
 
@@ -235,25 +235,25 @@ class ReceivedMessage:
 
     @property
     def stored_body(self) -> bytes:
-        """The body as it is stored: still compressed if its sender compressed it. It can always be read."""
+        """The body as it is stored: compressed if the sender has compressed it. Never raises."""
         begin, end = self._run.body_ranges[self._index]
         return self._run.data[begin:end]
 
     @property
     def value(self) -> Any:
-        """What the consumer's `value_deserializer` makes of the body, at each access.
+        """The body, converted by the consumer's `value_deserializer` at each access.
 
-        Raises SerializationFailed, and what reading the body raises.
+        Raises SerializationFailed, and the errors of `body`.
         """
         return self._run.decode(self.topic, self.body)
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties, those of the system too: a copy."""
+        """A copy of all properties, including those of the system."""
         return (self._known or self._decoded()).copy()
 
     def _decoded(self) -> dict[str, str]:
-        """Return the properties, which nobody changes; decode them at the first look."""
+        """Return the properties, decoded at the first access. Do not change the result."""
         if self._known is None:
             begin, end = self._run.property_ranges[self._index]
             self._known = decode_properties(self._run.data[begin:end])
@@ -280,18 +280,18 @@ class ReceivedMessage:
 
     @property
     def sharding_key(self) -> str | None:
-        """The key by which its sender chose the queue; None: none."""
+        """The sharding key, by which the sender chose the queue; None: none."""
         return (self._known or self._decoded()).get(SHARDING_KEY)
 
     @property
     def priority(self) -> int | None:
-        """The priority that its sender gave it; None: none."""
+        """The priority that the sender set; None: none."""
         number = whole_number((self._known or self._decoded()).get(PRIORITY, ""))
         return number if number is not None and number <= PRIORITY_MAX else None
 
     @property
     def broker(self) -> str:
-        """The name of the broker that it came from."""
+        """The name of its broker."""
         return self._run.broker
 
     @property
@@ -309,12 +309,12 @@ class ReceivedMessage:
 
     @property
     def message_id(self) -> str:
-        """The id that the sender gave it, or else the offset message id."""
+        """The id that the producer set, or else the offset message id."""
         return (self._known or self._decoded()).get(UNIQ_KEY) or self.offset_message_id
 
     @property
     def offset_message_id(self) -> str:
-        """The id that tells where the message lies: address of the broker and log offset."""
+        """The id that contains the address of the message: the broker's address and the log offset."""
         host = self.record().store_host
         return offset_message_id(host.address, host.port, self.log_offset)
 
@@ -325,40 +325,40 @@ class ReceivedMessage:
 
     @property
     def store_timestamp_ms(self) -> int:
-        """When the broker stored it, by the broker's clock; a delayed one, when it was delivered."""
+        """When the broker stored it, by the broker's clock. A scheduled message: when it was delivered."""
         return self._run.store_ms[self._index]
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was delivered before and failed."""
+        """Number of earlier deliveries that failed."""
         return self._run.reconsume_times[self._index]
 
     @property
     def due_ms(self) -> int:
-        """When it was to be delivered, in Unix milliseconds; 0: at once, or after a delay level, which keeps none."""
+        """The delivery time in Unix milliseconds; 0: none. Messages with a delay level have none."""
         properties = self._known or self._decoded()
         out_ms = _number(properties.get(TIMER_OUT_MS))
         if not out_ms:
             return 0
-        # The slot of a scheduled message is (out, out + 1 s]; an instant outside it was not the one that counted.
+        # The slot of a scheduled message is (out, out + 1 s]. A delivery time outside it was not used.
         deliver_ms = _number(properties.get(TIMER_DELIVER_MS))
         end_ms = min(out_ms + _SLOT_MS, INSTANT_MAX_MS)
         return deliver_ms if out_ms < deliver_ms <= end_ms else end_ms
 
     @property
     def delay_level(self) -> int:
-        """The delay level after which it was delivered, or came again; 0: none."""
+        """The delay level after which it was delivered or redelivered; 0: none."""
         return _number((self._known or self._decoded()).get(DELAY))
 
     @property
     def origin_topic(self) -> str:
-        """The topic that it was sent to: not `topic` of a redelivery or a dead letter."""
+        """The topic that it was sent to. Of a retry or a dead letter, `topic` may be another one."""
         properties = self._known or self._decoded()
         named = properties.get(DEAD_LETTER_ORIGIN_TOPIC) or properties.get(RETRY_TOPIC)
         return named or self.stored_topic
 
     def record(self) -> Record:
-        """Return the whole record, with every field that RocketMQ stores."""
+        """Return the complete record, with every field that RocketMQ stores."""
         return decode_record(self._run.data, self._run.starts[self._index])
 
     def __repr__(self) -> str:
@@ -368,7 +368,7 @@ class ReceivedMessage:
 
 
 class RetriedMessage(ReceivedMessage):
-    """A message that is redelivered, as a listener gets it: under the topic that it was sent to."""
+    """A message from the retry topic, as a listener gets it: `topic` is the topic that it was sent to."""
 
     __slots__ = ()
 

@@ -1,11 +1,11 @@
-"""Routes: the queues of a topic, on which brokers they are, and the addresses of these.
+"""Routes: the queues of a topic, and the addresses of the brokers that have them.
 
-A route is kept for REFRESH_MS, and used beyond that while a name server is asked again. So clients that know a route
-survive the loss of every name server. After an error (`forget`) the next call asks a name server.
+A route is fresh for REFRESH_MS. After that it is still used while a name server is asked again. So clients that know a
+route survive the loss of all name servers. After `forget`, which is called on errors, the next call asks a name server.
 
-The brokers of a *replica set* have one name and one of them is master, in an epoch. A name server, or a replica that is
-not the master (MasterFenced), returns where the master is; a reply of a lower epoch than is known is ignored. While no
-master is known, the replicas are tried in turn: the queues stay, whichever replica serves them.
+The brokers of a *replica set* have one name, and one of them is the master in an epoch. A name server, or a replica
+that is not the master (MasterFenced), returns the address of the master. A reply with a lower epoch than the known one
+is ignored. While no master is known, the replicas are tried in turn. The queues are the same on each replica.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Reply = TypeVar("Reply", bound=Message)
 
 REFRESH_MS: Final = 30_000
 PROVISIONAL_REFRESH_MS: Final = 1_000
-#: min(defaultTopicQueueNums = 4, queues of TBW102 = 8), as RocketMQ's producer takes them.
+#: min(defaultTopicQueueNums = 4, queues of TBW102 = 8), as in the producer of RocketMQ.
 AUTO_CREATE_QUEUES: Final = 4
 _MASTER: Final = 0
-#: Of an epoch in an error's details.
+#: Maximum number of digits of an epoch in the details of an error.
 _DIGITS_MAX: Final = 18
-#: With which whoever was asked may be another than before.
+#: Errors after which the broker may have restarted, or have another master.
 _BREAKS: Final = (
     errors.ConnectionLost,
     errors.RequestTimeout,
@@ -47,9 +47,9 @@ _BREAKS: Final = (
 
 
 class NameServers:
-    """Asks the name servers at ADDRESSES, which are independent of each other; any of them may be lost.
+    """Asks the name servers at ADDRESSES. They are independent: one of them is enough.
 
-    A request goes to the one that replied last; if it cannot be reached, to the others in turn.
+    A request is sent to the server that replied last. If it cannot be reached, the others are tried in turn.
     """
 
     def __init__(
@@ -67,10 +67,13 @@ class NameServers:
         reply_type: type[Reply],
         check: Callable[[Reply, str], None] = lambda reply, server: None,
     ) -> Reply:
-        """Return the answer of the first server that gives one which CHECK takes.
+        """Return the first reply that CHECK accepts.
 
-        Raises ConnectionLost, naming all, if none does; Unsupported if what answers is no name server; TlsFailed if one
-        does not agree on TLS; BadReply if CHECK raised it.
+        Raises:
+            ConnectionLost: No server can be reached. The message names all.
+            Unsupported: A server is not a name server.
+            TlsFailed: The TLS handshake with a server failed.
+            BadReply: CHECK raised it.
         """
         silent: list[str] = []
         other: errors.Unsupported | errors.TlsFailed | errors.BadReply | None = None
@@ -94,7 +97,7 @@ class NameServers:
     async def ask_one(
         self, address: str, method: str, request: Message, reply_type: type[Reply]
     ) -> Reply:
-        """Return the answer of the name server at ADDRESS."""
+        """Return the reply of the name server at ADDRESS."""
         connection = self._connections.to(address)
         try:
             return await connection.call(
@@ -102,13 +105,13 @@ class NameServers:
             )
         except errors.Unsupported as error:
             raise errors.Unsupported(
-                f"{address} is no name server: it does not serve {method}; is it the port of a broker? (a name server"
-                f" listens on {DEFAULT_NAME_SERVERS.rpartition(':')[2]} unless it is told otherwise)",
+                f"{address} is not a name server: it does not serve {method}. Is it the port of a broker? The default"
+                f" port of name servers is {DEFAULT_NAME_SERVERS.rpartition(':')[2]}.",
                 address=address,
             ) from error
 
     async def ask_all(self, method: str, request: Message, reply_type: type[Reply]) -> list[Reply]:
-        """Return the answers of all servers that can be reached; raise ConnectionLost, or TlsFailed, if none can."""
+        """Return the replies of all servers that can be reached. Raises ConnectionLost or TlsFailed if none can."""
         replies: list[Reply] = []
         last: errors.PocketMQError | None = None
         for address in self.addresses:
@@ -120,7 +123,7 @@ class NameServers:
             if isinstance(last, errors.TlsFailed):
                 raise last
             raise errors.ConnectionLost(
-                f"no name server answers; the last: {last and last.message}", nameservers=self
+                f"no name server answers: {last and last.message}", nameservers=self
             )
         return replies
 
@@ -130,7 +133,7 @@ class NameServers:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The way to TOPIC. Queues are ordered by number, then broker, so that neighbours are on different brokers."""
+    """The queues of a topic. They are ordered by number, then broker, so that neighbours are on different brokers."""
 
     topic: str
     writable: tuple[Queue, ...]
@@ -146,17 +149,17 @@ class Route:
 
 @dataclass(slots=True)
 class _Place:
-    """Where a broker is asked; of a replica set also who is master, and all replicas."""
+    """The address of a broker. Of a replica set, also its master and all replicas."""
 
     address: str
-    #: The highest that its master is known by; 0: of no replica set, or nobody knows one.
+    #: The highest known epoch of its master; 0: no master is known, or it is not a replica set.
     epoch: int = 0
     master: str = ""
     replicas: tuple[str, ...] = ()
 
 
 class Routes:
-    """Finds and keeps routes. Not thread-safe: the client's event loop owns it."""
+    """Finds and caches routes. Not thread-safe: the client's event loop owns it."""
 
     def __init__(self, name_servers: NameServers, clock: Clock, tasks: Tasks) -> None:
         self._name_servers = name_servers
@@ -169,7 +172,7 @@ class Routes:
         self._breaks: Counter[str] = Counter()
 
     def known(self, topic: str) -> Route | None:
-        """Return the route if it is known; one that is old or was forgotten is asked for in the background."""
+        """Return the route if it is known. If it is old or was forgotten, it is refreshed in the background."""
         route = self._routes.get(topic)
         if route is None:
             return None
@@ -189,18 +192,19 @@ class Routes:
             if route is None and known is not None and not known.provisional:
                 self._routes.pop(topic, None)
         except errors.PocketMQError:
-            return  # The route that is known stays: a name server may be back at the next question.
+            return  # Keep the known route: a name server may answer the next time.
         finally:
             self._refreshing.discard(topic)
 
     async def find(self, topic: str, *, provisional: bool = False) -> Route:
-        """Return the route of TOPIC, asking unless a fresh one is known; with PROVISIONAL any broker will do.
+        """Return the route of TOPIC: a fresh one that is known, or one from a name server.
 
-        Raises RouteNotFound, which names the topic and the servers that were asked.
+        PROVISIONAL: if the topic is unknown, return a route to all brokers. Raises RouteNotFound, which names the topic
+        and the name servers.
         """
-        led_astray = topic in self._forgotten
-        known = self._routes.get(topic) if led_astray else self.known(topic)
-        if known is not None and not led_astray and (provisional or not known.provisional):
+        forgotten = topic in self._forgotten
+        known = self._routes.get(topic) if forgotten else self.known(topic)
+        if known is not None and not forgotten and (provisional or not known.provisional):
             return known
         try:
             route = await self._ask(topic)
@@ -221,9 +225,9 @@ class Routes:
 
     def _not_found(self, topic: str, provisional: bool) -> errors.RouteNotFound:
         reason = (
-            "no broker is registered: is one running, and does it know these name servers?"
+            "no broker is registered. Start a broker with these name servers"
             if provisional
-            else "no broker has it: create it with `pocketmq topic create`"
+            else "no broker has it. Create it with `pocketmq topic create`"
         )
         return errors.RouteNotFound(
             f"no route to topic {topic!r} at {self._name_servers}: {reason}",
@@ -232,7 +236,7 @@ class Routes:
         )
 
     async def _ask(self, topic: str) -> Route | None:
-        """Return what a name server says, and keep it; None: it does not know the topic."""
+        """Ask a name server for the route, and cache it; None: it does not know the topic."""
         reply = await self._name_servers.ask(
             "Route", pb.RouteRequest(topics=[topic]), pb.RouteReply, partial(check_route, topic)
         )
@@ -260,9 +264,9 @@ class Routes:
         )
 
     async def _provisional(self, topic: str) -> Route | None:
-        """Return a route to any broker, with AUTO_CREATE_QUEUES queues on each, for a topic that no name server knows.
+        """Return a route to all brokers, with AUTO_CREATE_QUEUES queues each, for a topic that no name server knows.
 
-        Like RocketMQ's clients, the producer leaves it to that broker to create the topic or to refuse.
+        The broker then creates the topic or refuses the message, as with the clients of RocketMQ.
         """
         addresses = await self.brokers()
         if not addresses:
@@ -273,51 +277,49 @@ class Routes:
         )
 
     def forget(self, topic: str) -> None:
-        """Have the next question for TOPIC go to a name server: the route that is known led astray."""
+        """Let the next call for TOPIC ask a name server, because the known route is wrong."""
         self._forgotten.add(topic)
 
     def refresh(self, topic: str) -> None:
-        """Do as `forget`, and ask now, in the background: the addresses of its brokers are wanted."""
+        """Do the same as `forget`, and ask a name server now, in the background."""
         self.forget(topic)
         self._refresh_soon(topic)
 
     def address(self, broker: str) -> str:
-        """Return where BROKER is asked: its master's address as far as that is known."""
+        """Return the address of BROKER: that of its master, as far as it is known. Raises RouteNotFound."""
         try:
             return self._places[broker].address
         except KeyError:
             known = ", ".join(sorted(self._places)) or "none"
             raise errors.RouteNotFound(
-                f"broker {broker!r} is in no route (known brokers: {known})", broker=broker
+                f"broker {broker!r} is unknown: the known brokers are {known}", broker=broker
             ) from None
 
     async def brokers(self) -> dict[str, str]:
-        """Return where all brokers that a name server knows are asked, by name."""
+        """Ask a name server for all brokers; return their addresses by name."""
         reply = await self._name_servers.ask("Cluster", pb.ClusterRequest(), pb.ClusterReply)
         return self._learn(reply.brokers)
 
-    # --- replica sets
-
     def knows(self, broker: str) -> bool:
-        """Tell whether BROKER is in any route."""
+        """Return whether the address of BROKER is known."""
         return broker in self._places
 
     def is_replicated(self, broker: str) -> bool:
-        """Tell whether another may take over from BROKER's master."""
+        """Return whether BROKER is a replica set, so that another replica may become master."""
         place = self._places.get(broker)
         return place is not None and bool(place.replicas)
 
     def epoch(self, broker: str) -> int | None:
-        """Return the highest that BROKER's master is known by, 0: none is; None: nobody may take over from it."""
+        """Return the highest known epoch of BROKER's master; 0: no master is known; None: it is not a replica set."""
         place = self._places.get(broker)
         return place.epoch if place is not None and place.replicas else None
 
     def breaks(self, broker: str) -> int:
-        """Return how often BROKER could not be asked: as long as that stays, it is the same run and the same master."""
+        """Return how often requests to BROKER broke. While this does not change, its master has not restarted."""
         return self._breaks[broker]
 
     def later_master(self, broker: str, address: str, epoch: int) -> errors.MasterFenced | None:
-        """Return why BROKER is not to be asked at ADDRESS any more if another is its master after EPOCH, else None."""
+        """Return an error if BROKER has another master than ADDRESS in an epoch after EPOCH, else None."""
         place = self._places.get(broker)
         if place is None or place.epoch <= epoch or place.master == address:
             return None
@@ -329,14 +331,12 @@ class Routes:
         )
 
     def others(self, broker: str) -> tuple[str, ...]:
-        """Return where the replicas of BROKER are that are not asked as its master."""
+        """Return the addresses of the replicas of BROKER, except the one that counts as master."""
         place = self._places.get(broker)
         return () if place is None else tuple(a for a in place.replicas if a != place.address)
 
-    def astray(self, broker: str, address: str, error: errors.PocketMQError) -> bool:
-        """Learn from the ERROR of whoever was asked as BROKER at ADDRESS; return whether it is to be asked elsewhere
-        at once, since now it is known where.
-        """
+    def note_error(self, broker: str, address: str, error: errors.PocketMQError) -> bool:
+        """Note the ERROR of a request to BROKER at ADDRESS. Return whether to retry at once at the new address."""
         if isinstance(error, _BREAKS):
             self._breaks[broker] += 1
         place = self._places.get(broker)
@@ -360,7 +360,7 @@ class Routes:
         return place.address != asked
 
     def _learn(self, brokers: Iterable[pb.BrokerData]) -> dict[str, str]:
-        """Take what a name server says; return where each is asked that has a master, or may get one."""
+        """Note BROKERS from a name server; return the addresses of those that have a master or may get one."""
         addresses: dict[str, str] = {}
         for data in brokers:
             name, master = data.broker_name, data.addresses.get(_MASTER, "")
@@ -377,7 +377,7 @@ class Routes:
         epoch = max(
             (replica.epoch for replica in data.replicas if replica.role == pb.MASTER), default=0
         )
-        # Whoever is not told of at present is still to be found once he is back.
+        # Keep the known master even if the name server does not list it now, so that it is found when it is back.
         place.replicas = replicas if place.master in ("", *replicas) else (place.master, *replicas)
         if master and epoch > place.epoch:
             place.epoch, place.master, place.address = epoch, master, master
@@ -387,7 +387,7 @@ class Routes:
 
 
 def _next(replicas: Collection[str], address: str) -> str:
-    """Return whom to ask after ADDRESS: the next of REPLICAS, the first after the last."""
+    """Return the address to try after ADDRESS: the next of REPLICAS, and the first after the last."""
     ring = list(replicas)
     if address not in ring:
         return ring[0] if ring else address
@@ -395,6 +395,6 @@ def _next(replicas: Collection[str], address: str) -> str:
 
 
 def _interleaved(topic: str, counts: dict[str, int]) -> tuple[Queue, ...]:
-    """Return COUNTS[broker] queues of each broker, ordered by number, then broker."""
+    """Return COUNTS[broker] queues of each broker, sorted by number, then broker."""
     places = sorted((number, name) for name, count in counts.items() for number in range(count))
     return tuple(Queue(topic, name, number) for number, name in places)

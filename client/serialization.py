@@ -2,13 +2,13 @@
 
     Producer(value_serializer="json").send("orders", {"id": 17}, key="order-17")
 
-    "bytes"    bytes, bytearray, memoryview, as they are (the default for values)
-    "str"      text, in UTF-8 (the default for keys, which stay text)
-    "json"     what `json.dumps` takes, without spaces, in UTF-8; NaN and infinities are refused: they are no JSON
+    "bytes"    bytes, bytearray or memoryview, unchanged (the default for values)
+    "str"      text in UTF-8 (the default for keys, which stay text)
+    "json"     values for `json.dumps`, without spaces, in UTF-8; NaN and infinities are refused, because JSON has none
     a callable `callable(value)`: bytes for a value, text for a key
     an object  `serialize(topic, value)`, and for consumers `deserialize(topic, data)`
 
-If a serializer raises, or returns something else, SerializationFailed is raised, which names the topic and the field.
+If a serializer raises, or returns another type, SerializationFailed is raised. It names the topic and the field.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ..proto.errors import ConfigError, SerializationFailed
 
 
 class Serializer(Protocol):
-    """Makes bytes of values, or text of keys."""
+    """Converts values to bytes, or keys to text."""
 
     def serialize(self, topic: str, value: Any, /) -> bytes | str: ...
 
 
 class Deserializer(Protocol):
-    """Makes values of bytes."""
+    """Converts bytes to values."""
 
     def deserialize(self, topic: str, data: bytes, /) -> Any: ...
 
@@ -73,24 +73,24 @@ _BACK: Final[dict[str, _Encode]] = {
 
 
 def value_encoder(serializer: ValueSerializer) -> Callable[[str, Any], bytes]:
-    """Return the function of (topic, value) that SERIALIZER names or is; it raises SerializationFailed."""
+    """Return a function of (topic, value) for SERIALIZER. The function raises SerializationFailed."""
     return _guarded(_found(serializer, _VALUES, "value_serializer", "serialize"), "value", bytes)
 
 
 def key_encoder(serializer: KeySerializer) -> Callable[[str, Any], str]:
-    """Return the function of (topic, key) that SERIALIZER names or is; it raises SerializationFailed."""
+    """Return a function of (topic, key) for SERIALIZER. The function raises SerializationFailed."""
     return _guarded(_found(serializer, _KEYS, "key_serializer", "serialize"), "key", str)
 
 
 def value_decoder(deserializer: ValueDeserializer) -> Callable[[str, bytes], Any]:
-    """Return the function of (topic, body) that DESERIALIZER names or is; it raises SerializationFailed."""
+    """Return a function of (topic, body) for DESERIALIZER. The function raises SerializationFailed."""
     return _guarded(
         _found(deserializer, _BACK, "value_deserializer", "deserialize"), "value", object
     )
 
 
 def _found(given: Any, named: dict[str, _Encode], setting: str, method: str) -> _Encode:
-    """Return the function that GIVEN, a value of SETTING, means; raise ConfigError if there is none."""
+    """Return the function for GIVEN, the value of SETTING. Raises ConfigError if it is not valid."""
     if isinstance(given, str) and given in named:
         return named[given]
     own = getattr(given, method, None)

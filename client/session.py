@@ -1,6 +1,6 @@
-"""What a producer, a consumer and an admin have in common: connections, name servers, routes, a clock, tasks.
+"""The parts that all clients share: connections, name servers, routes, a clock, background tasks.
 
-Thread contract: made, used and closed on one event loop.
+Not thread-safe: one event loop creates, uses and closes a session.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ Value = TypeVar("Value")
 Reply = TypeVar("Reply", bound=Message)
 
 _LOCAL_HOST_TIMEOUT_S: Final = 1.0
-#: Between two questions to a replica set that is about to have another master.
+#: Pause between two tries while a replica set elects a master.
 _PAUSE_MS: Final = 20
 _PAUSE_MAX_MS: Final = 200
-#: A master that has not answered for so long may be one no more: the name servers are asked who is.
+#: If the master has not answered for this time, name servers are asked whether there is another one.
 LOOK_MS: Final = 1_000
-#: Not the master (any more). One that was until now may have done what it was asked.
+#: Errors of a broker that is not the master (any more). It may have executed the request before.
 NOT_MASTER: Final = (errors.MasterFenced, errors.ShuttingDown)
 
 
 @dataclass(slots=True)
 class _Question:
-    """What the master of BROKER at ADDRESS, of EPOCH as far as was known, was asked, and when that is LATE."""
+    """A request to the master of a broker. From `late_ms` on, name servers are asked for a later master."""
 
     broker: str
     address: str
@@ -54,7 +54,7 @@ class Session:
     def __init__(
         self, config: ClientConfig, connections: Connections | None, clock: Clock, random: Random
     ) -> None:
-        """CONNECTIONS None: those that CONFIG asks for."""
+        """CONNECTIONS: None: gRPC connections with the TLS settings of CONFIG."""
         connections = connections or GrpcConnections(config.trust.dial())
         self.connections = connections
         self.clock = clock
@@ -64,17 +64,17 @@ class Session:
             parse_addresses(config.nameservers), connections, config.request_timeout_ms
         )
         self.routes = Routes(self.name_servers, clock, self.tasks)
-        #: What was asked of replica sets and is not answered yet.
+        #: Requests to replica sets without a reply yet.
         self._unanswered: dict[asyncio.Timeout, _Question] = {}
         self._is_looking = False
 
     async def of_master(
         self, broker: str, address: str, asked: Awaitable[Value], patience_ms: int = LOOK_MS
     ) -> Value:
-        """Return what ASKED brings, a question to the master of BROKER at ADDRESS.
+        """Await ASKED, a request to the master of BROKER at ADDRESS, and return its reply.
 
-        One that hangs, or lost its power, breaks no connection: what it does not answer within PATIENCE_MS is
-        waited for no longer than the name servers know of no later master. Raises MasterFenced then.
+        A master that hangs, or whose machine lost power, does not close its connections. So after PATIENCE_MS without a
+        reply, name servers are asked repeatedly. If they know a later master, the request fails with MasterFenced.
         """
         epoch = self.routes.epoch(broker)
         if epoch is None:
@@ -98,7 +98,7 @@ class Session:
             raise later from None
 
     async def _look_for_masters(self) -> None:
-        """Ask the name servers while something is late, and give up what a later master can answer."""
+        """Ask the name servers while requests are late, and time out those for which there is a later master."""
         try:
             while self._unanswered:
                 late_ms = min(one.late_ms for one in self._unanswered.values())
@@ -127,11 +127,11 @@ class Session:
         *,
         repeatable: bool = True,
     ) -> Reply:
-        """Return what BROKER, which is in a route, answers to METHOD of its service.
+        """Call METHOD of BROKER, whose address must be known; return the reply.
 
-        A replica set may be about to get another master: it is asked again for TIMEOUT_MS, where nobody took the
-        question, or might have, and it is REPEATABLE. A master that lost its epoch may have done what it was asked: the
-        error of a later try says in its detail `tries` which one it was.
+        If BROKER is a replica set that elects a new master, the request is retried for TIMEOUT_MS. If the first master
+        may have executed the request, it is retried only if REPEATABLE. The error of a later try has the number of
+        tries in its detail `tries`.
         """
         deadline_ms = self.clock.now_ms() + timeout_ms
         pause_ms = _PAUSE_MS
@@ -144,7 +144,7 @@ class Session:
                 call = connection.call(BROKER + method, request, reply_type, timeout_ms)
                 return await self.of_master(broker, address, call)
             except (errors.ConnectionLost, errors.RequestTimeout, *NOT_MASTER) as error:
-                moved = self.routes.astray(broker, address, error)
+                moved = self.routes.note_error(broker, address, error)
                 again = isinstance(
                     error, (errors.ConnectionLost, *NOT_MASTER) if repeatable else NOT_MASTER
                 )
@@ -156,15 +156,14 @@ class Session:
                     error.details["tries"] = str(tries)
                 raise
             if not moved:
-                with suppress(
-                    errors.PocketMQError
-                ):  # Without a name server the replicas are tried in turn.
+                # Without a name server the replicas are tried in turn.
+                with suppress(errors.PocketMQError):
                     await self.routes.brokers()
                 await self.clock.sleep_until(self.clock.now_ms() + pause_ms)
                 pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)
 
     async def find_route(self, topic: str, timeout_ms: int) -> Route:
-        """Return the route to write TOPIC, trying for TIMEOUT_MS: servers may just be starting."""
+        """Return the route for sending to TOPIC. Retries for TIMEOUT_MS, because servers may be starting."""
         return await self.until(
             lambda: self.routes.find(topic, provisional=True), errors.RouteNotFound, timeout_ms
         )
@@ -175,7 +174,7 @@ class Session:
         passing: type[errors.PocketMQError] | tuple[type[errors.PocketMQError], ...],
         timeout_ms: int,
     ) -> Value:
-        """Return what ATTEMPT returns; repeat it for TIMEOUT_MS, more and more slowly, while it raises PASSING."""
+        """Call ATTEMPT and return its result; retry for TIMEOUT_MS, with growing pauses, while it raises PASSING."""
         deadline_ms = self.clock.now_ms() + timeout_ms
         pause_ms = 10
         while True:
@@ -194,10 +193,9 @@ class Session:
 
 
 async def local_host(address: str) -> Host:
-    """Return this machine's own address on the way to ADDRESS, with port 0; the null host if there is no way.
+    """Return the local address that is used to reach ADDRESS, with port 0; NO_HOST if there is no route.
 
-    Nothing is sent but a question for the name of a host: connecting a datagram socket only asks the routing table.
-    The port is the business of whatever carries the calls.
+    Only a DNS query may be sent: connecting a datagram socket only reads the routing table.
     """
     host, _, port = address.rpartition(":")
     loop = asyncio.get_running_loop()

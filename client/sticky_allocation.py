@@ -1,9 +1,9 @@
-"""The strategy `sticky`, made after Kafka's sticky assignor.
+"""The strategy `sticky`, modelled on Kafka's sticky assignor.
 
-Where all members subscribe to the same topics, their numbers of queues differ by one at most and no balanced division
-moves fewer queues. Where subscriptions differ, no member could be relieved by one that has at least two fewer, not even
-over others; few queues move, though not always the fewest. Cost: O(queues · log members); with differing subscriptions
-O(members² · topics) on top.
+If all members subscribe to the same topics, their numbers of queues differ by no more than one, and no balanced
+assignment moves fewer queues. If subscriptions differ, no queue can be moved to a member that has at least two fewer,
+not even in a chain over other members. Few queues move then, but not always the minimum. Cost: O(queues · log members);
+with differing subscriptions O(members² · topics) in addition.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _NOBODY: Final = -1
 
 
 class Sticky:
-    """Members keep what they say they hold (`Member.held`); two that say the same: the first by name."""
+    """Members keep the queues that they hold (`Member.held`). If two hold the same queue, the first by name gets it."""
 
     name = "sticky"
 
     def allocate(self, members: Sequence[Member], queues: Sequence[Queue]) -> Shares:
         present = ordered_members(members)
         table = _Table(present, ordered_queues(queues))
-        table.hand_out()
+        table.assign()
         table.even_out_equals()
         if table.has_differing_members:
             table.even_out_over_others()
@@ -38,7 +38,7 @@ class Sticky:
 
 
 class _Table:
-    """A division under way. Members are known by their index in MEMBERS; *equals* subscribe to the same topics."""
+    """The assignment while it is computed. Members are indexes in MEMBERS; *equals* subscribe to the same topics."""
 
     def __init__(self, members: list[Member], queues: list[Queue]) -> None:
         self._queues = queues
@@ -56,7 +56,7 @@ class _Table:
         self._holder = self._holders(members)
 
     def _holders(self, members: list[Member]) -> dict[Queue, int]:
-        """Return the members that hold a queue now, and may keep it."""
+        """Return, by queue, the member that holds it now and may keep it."""
         there = set(self._queues)
         holders: dict[Queue, int] = {}
         for at, member in enumerate(members):
@@ -83,8 +83,8 @@ class _Table:
         self.shares[source].remove(queue)
         self._give(queue, target)
 
-    def hand_out(self) -> None:
-        """Leave queues where they are, and give the others to whoever has the fewest."""
+    def assign(self) -> None:
+        """Assign queues to their holders, and the others to the members with the fewest queues."""
         for queue, at in self._holder.items():
             self._give(queue, at)
         for queue in self._queues:
@@ -92,20 +92,20 @@ class _Table:
                 self._give(queue, min(equals[0] for equals in self._takers[queue.topic])[1])
 
     def even_out_equals(self) -> None:
-        """Move queues among equals until they have the same number, or one more."""
+        """Move queues among equals until their numbers differ by no more than one."""
         for equals in self._equals.values():
             while equals[-1][0] - equals[0][0] > 1:
                 source, target = equals[-1][1], equals[0][1]
                 self._move(self._loosest(source, None), source, target)
 
     def _loosest(self, source: int, topic: str | None) -> Queue:
-        """Return the queue of SOURCE, of TOPIC if given, whose move costs least: one that it does not hold yet."""
+        """Return the queue of SOURCE, of TOPIC if given, to move: preferably one that SOURCE does not hold yet."""
         share = [queue for queue in self.shares[source] if topic in (None, queue.topic)]
         strange = (queue for queue in reversed(share) if self._holder.get(queue, _NOBODY) != source)
         return next(strange, share[-1])
 
     def even_out_over_others(self) -> None:
-        """Hand queues along chains of members from one with many to one with at least two fewer."""
+        """Move queues along chains of members, from a member with many queues to one with at least two fewer."""
         while any(self._relieve(source) for source in self._by_number()):
             pass
 
@@ -113,7 +113,7 @@ class _Table:
         return sorted(range(len(self.shares)), key=lambda at: (-len(self.shares[at]), at))
 
     def _relieve(self, source: int) -> bool:
-        """Take one queue off SOURCE if a chain leads to a member with at least two fewer; return whether."""
+        """Move one queue away from SOURCE if a chain leads to a member with at least two fewer; return whether."""
         came_from = dict(self._reachable(source))
         end = min(came_from, key=lambda at: (len(self.shares[at]), at), default=source)
         if len(self.shares[source]) - len(self.shares[end]) < 2:
@@ -125,7 +125,7 @@ class _Table:
         return True
 
     def _reachable(self, source: int) -> Iterator[tuple[int, tuple[int, str]]]:
-        """Yield each member that a queue of SOURCE's can end at, nearest first, with its giver and the topic."""
+        """Yield each member at the end of a chain from SOURCE, nearest first, with the giver and the topic."""
         seen = {source}
         row = [source]
         for giver in row:

@@ -1,14 +1,14 @@
 """Long-lived gRPC streams to a server. Not thread-safe: their event loop owns them.
 
-An `Exchange` has requests and numbered replies; in a `Conversation` both sides send when they like. Requests of an
-exchange leave in order, many may be in flight; a reply finds its request by number. When the stream breaks, every
-request without a reply fails with the same error and nothing is repeated here, because only the caller knows whether a
-repetition is harmless. The next request opens a new stream.
+An `Exchange` has requests and numbered replies. In a `Conversation` both sides send at any time. The requests of an
+exchange are sent in order, and many may be in flight. A reply has the number of its request. When the stream breaks,
+every request without a reply fails with the same error. There is no retry here, because only the caller knows whether a
+retry is harmless. The next request opens a new stream.
 
-A request that is too large to be sent is refused by itself, with MessageTooLarge, and its stream continues.
+If a request is too large to be sent, only this request fails, with MessageTooLarge, and the stream continues.
 
-Whether a request has *left* decides whether it may be repeated: of one that has not, nothing was sent, and it fails
-with ConnectFailed; others may or may not have arrived.
+A request that was not sent fails with ConnectFailed, so the caller may retry it. Other requests may or may not have
+arrived.
 
 The caller limits the requests in flight (one batch and one fetch per queue).
 """
@@ -38,7 +38,7 @@ ReplyOut = TypeVar("ReplyOut", bound=Message, covariant=True)
 
 
 class Exchange(Generic[Request, Reply]):
-    """Asks over streams that OPEN_CALL() opens; NUMBER_FIELD of request and reply pairs them."""
+    """Sends requests over streams that OPEN_CALL opens. A reply has the NUMBER_FIELD of its request."""
 
     def __init__(
         self,
@@ -46,23 +46,23 @@ class Exchange(Generic[Request, Reply]):
         open_call: Callable[..., StreamCall],
         number_field: str,
         tasks: Tasks,
-        unasked: Callable[[Reply], None] | None = None,
+        on_unexpected: Callable[[Reply], None] | None = None,
     ) -> None:
-        """UNASKED takes replies that nobody waits for."""
+        """ON_UNEXPECTED is called with replies for which no caller waits."""
         self._address = address
-        self._unasked = unasked
+        self._on_unexpected = on_unexpected
         self._open_call = open_call
         self._number_field = number_field
         self._tasks = tasks
         self._numbers = count(1)
         self._stream: _Stream[Request, Reply] | None = None
-        #: What it was closed with.
+        #: The error with which it was closed.
         self._over: errors.PocketMQError | None = None
 
     async def ask(self, request: Request, timeout_ms: float) -> Reply:
-        """Return the reply to REQUEST, whose number is set here.
+        """Send REQUEST, after setting its number; return the reply.
 
-        Raises ConnectFailed, RequestTimeout, ConnectionLost, or what the broker ended the stream with.
+        Raises ConnectFailed, RequestTimeout, ConnectionLost, or the error with which the broker ended the stream.
         """
         stream = self._live_stream()
         number = next(self._numbers)
@@ -73,13 +73,13 @@ class Exchange(Generic[Request, Reply]):
                 return await reply
         except TimeoutError:
             if not reply.cancelled():
-                return reply.result()  # It came, or failed, in the last moment.
+                return reply.result()  # The reply, or an error, came just before the timeout.
             raise self._late(stream, number, timeout_ms) from None
         finally:
             stream.forget(number)
 
-    async def tell(self, request: Request, timeout_ms: float) -> None:
-        """Return once REQUEST, whose number is set here, has left; nobody waits for its reply. Raises as `ask`."""
+    async def post(self, request: Request, timeout_ms: float) -> None:
+        """Send REQUEST, after setting its number, without waiting for a reply. Raises the errors of `ask`."""
         stream = self._live_stream()
         number = next(self._numbers)
         setattr(request, self._number_field, number)
@@ -99,7 +99,7 @@ class Exchange(Generic[Request, Reply]):
     ) -> errors.PocketMQError:
         if stream.withdraw(number):
             return errors.ConnectFailed(
-                f"{self._address}: nothing could be sent within {timeout_ms:.0f} ms",
+                f"nothing could be sent to {self._address} within {timeout_ms:.0f} ms",
                 address=self._address,
             )
         return errors.RequestTimeout(
@@ -111,44 +111,44 @@ class Exchange(Generic[Request, Reply]):
             raise self._over.with_traceback(None)
         if self._stream is None or self._stream.broken:
             self._stream = _Stream(
-                self._address, self._open_call(), self._number_field, self._unasked
+                self._address, self._open_call(), self._number_field, self._on_unexpected
             )
             self._stream.start(self._tasks)
         return self._stream
 
     def close(self, error: errors.PocketMQError) -> None:
-        """Break the stream off; its pending requests, and all further ones, fail with ERROR."""
+        """End the stream. Its pending requests, and all further ones, fail with ERROR."""
         self._over = error
         if self._stream is not None:
-            self._stream.break_off(error)
+            self._stream.fail_all(error)
 
 
 class _Stream(Generic[Request, Reply]):
-    """One opened stream: what waits to leave, and who waits for a reply."""
+    """One open stream, with the requests to send and the futures of replies."""
 
     def __init__(
         self,
         address: str,
         call: StreamCall,
         number_field: str,
-        unasked: Callable[[Reply], None] | None,
+        on_unexpected: Callable[[Reply], None] | None,
     ) -> None:
         self._address = address
         self._call = call
         self._number_field = number_field
-        self._unasked = unasked
-        #: What has not left yet, by number, in order.
+        self._on_unexpected = on_unexpected
+        #: The requests that are not sent yet, by number, in order.
         self._outgoing: dict[int, Request] = {}
         self._wake = asyncio.Event()
         self._pending: dict[int, asyncio.Future[Reply]] = {}
-        #: Who waits until a request has left, by number.
+        #: Futures that are settled when a request was sent, by number.
         self._leaving: dict[int, asyncio.Future[None]] = {}
         self.broken = False
 
     def start(self, tasks: Tasks) -> None:
         self._call.deliver_to(self._deliver)
         tasks.spawn(self._write())
-        tasks.spawn(self._hear_end())
+        tasks.spawn(self._watch_end())
 
     @overload
     def submit(self, number: int, request: Request) -> asyncio.Future[Reply]: ...
@@ -159,25 +159,25 @@ class _Stream(Generic[Request, Reply]):
     def submit(
         self, number: int, request: Request, *, silent: bool = False
     ) -> asyncio.Future[Reply] | asyncio.Future[None]:
-        """Let REQUEST leave; return the future of its reply, or, if SILENT, of its leaving."""
+        """Send REQUEST. Return the future of its reply, or if SILENT, a future that is settled when it was sent."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         (self._leaving if silent else self._pending)[number] = future
-        # What waits already comes first; who wants to hear that it has left waits for the windows.
-        if silent or not self._leaves_now(number, request):
+        # Earlier requests are sent first. A silent request waits for flow control, so that its future is right.
+        if silent or not self._sends_now(number, request):
             self._outgoing[number] = request
             self._wake.set()
         return future
 
-    def _leaves_now(self, number: int, request: Request) -> bool:
+    def _sends_now(self, number: int, request: Request) -> bool:
         try:
             return not self._outgoing and self._call.write_nowait(request)
         except CallFailed as failure:
             return self._is_refused(number, failure)
         except asyncio.InvalidStateError:
-            return False  # The stream has ended: all who wait are told.
+            return False  # The stream has ended: all pending futures get the error.
 
     def _is_refused(self, number: int, failure: CallFailed) -> bool:
-        """Is FAILURE why the request with NUMBER alone is not sent (it is too large)? Then who waits for it is told."""
+        """Return whether only the request with NUMBER failed, because it is too large. Its future gets FAILURE then."""
         if self._call.done():
             return False
         for waiting in (self._pending.get(number), self._leaving.get(number)):
@@ -186,15 +186,15 @@ class _Stream(Generic[Request, Reply]):
         return True
 
     def withdraw(self, number: int) -> bool:
-        """Do not send the request with NUMBER; return False if it has left."""
+        """Do not send the request with NUMBER; return False if it was sent already."""
         return self._outgoing.pop(number, None) is not None
 
     def forget(self, number: int) -> None:
         self._pending.pop(number, None)
         self._leaving.pop(number, None)
 
-    def break_off(self, error: errors.PocketMQError) -> None:
-        """Fail everything that waits with ERROR; the stream is of no more use."""
+    def fail_all(self, error: errors.PocketMQError) -> None:
+        """End the stream, and fail all pending requests with ERROR."""
         if self.broken:
             return
         self.broken = True
@@ -211,7 +211,7 @@ class _Stream(Generic[Request, Reply]):
 
     async def _write(self) -> None:
         try:
-            await self._call.wait_for_connection()  # Until then nothing leaves.
+            await self._call.wait_for_connection()  # Nothing can be sent before that.
             while not self.broken:
                 while self._outgoing:
                     number = next(iter(self._outgoing))
@@ -227,30 +227,30 @@ class _Stream(Generic[Request, Reply]):
                 self._wake.clear()
                 await self._wake.wait()
         except (CallFailed, asyncio.InvalidStateError):
-            return  # The stream has ended; the reader tells why.
+            return  # The stream has ended; `_watch_end` gets the reason.
 
-    async def _hear_end(self) -> None:
+    async def _watch_end(self) -> None:
         error: errors.PocketMQError = errors.ConnectionLost(
             f"{self._address} ended the stream", address=self._address
         )
         try:
-            await self._call.read()  # Replies do not come this way.
+            await self._call.read()  # Only returns at the end: replies are passed to `_deliver`.
         except CallFailed as failure:
             error = from_rpc_error(failure)
         finally:
-            self.break_off(_with_address(error, self._address))
+            self.fail_all(_with_address(error, self._address))
 
     def _deliver(self, message: Reply) -> None:
         reply = self._pending.pop(getattr(message, self._number_field), None)
         if reply is None:
-            if self._unasked is not None:
-                self._unasked(message)
+            if self._on_unexpected is not None:
+                self._on_unexpected(message)
         elif not reply.done():
             reply.set_result(message)
 
 
 def _unsent(error: errors.PocketMQError) -> errors.PocketMQError:
-    """Return what a request fails with that had not left when its stream broke with ERROR."""
+    """Return the error of a request that was not sent before its stream broke with ERROR."""
     if isinstance(error, errors.ConnectionLost) and not isinstance(error, errors.ConnectFailed):
         return errors.ConnectFailed(error.message, **error.details)
     return error
@@ -260,15 +260,15 @@ class Conversation(Protocol[RequestIn, ReplyOut]):
     """A stream in both directions."""
 
     async def send(self, request: RequestIn) -> None:
-        """Say REQUEST; raise ConnectionLost if the stream has ended, whose reason `receive` tells."""
+        """Send REQUEST. Raises ConnectionLost if the stream has ended; `receive` raises the reason."""
         ...
 
     async def receive(self) -> ReplyOut | None:
-        """Return what the server says next; None: the stream was ended. Raises what the server ended it with."""
+        """Return the next message of the server; None at the end. Raises the error that ended the stream."""
         ...
 
     def close(self) -> None:
-        """End it. Nothing more comes."""
+        """End the stream."""
         ...
 
 
@@ -279,7 +279,7 @@ class GrpcConversation(Generic[Request, Reply]):
         self._address = address
         self._call = call
         self._is_closed = False
-        #: One task at a time writes to a stream.
+        #: Only one task at a time may write to a stream.
         self._writing = asyncio.Lock()
 
     async def send(self, request: Request) -> None:
@@ -289,7 +289,7 @@ class GrpcConversation(Generic[Request, Reply]):
         except asyncio.InvalidStateError:
             raise self._ended() from None
         except CallFailed as failure:
-            # This request alone is refused, because it is too large; the stream continues.
+            # If only this request failed, because it is too large, the stream continues.
             raise self._ended() if self._call.done() else from_rpc_error(failure) from None
 
     async def receive(self) -> Reply | None:
@@ -299,7 +299,7 @@ class GrpcConversation(Generic[Request, Reply]):
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._is_closed and task is not None and not task.cancelling():
-                return None  # It was the call that was cancelled, not its reader.
+                return None  # The call was cancelled, not the task that reads.
             raise
         except asyncio.InvalidStateError:
             raise self._ended() from None
@@ -315,7 +315,7 @@ class GrpcConversation(Generic[Request, Reply]):
 
 
 def _with_address(error: errors.PocketMQError, address: str) -> errors.PocketMQError:
-    """Return ERROR with the address that it is about, which gRPC's own sentences leave out or bury."""
+    """Return ERROR with the address of the server, which the messages of gRPC do not show clearly."""
     if (
         isinstance(error, errors.ConnectionLost | errors.TlsFailed)
         and "address" not in error.details

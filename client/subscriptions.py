@@ -35,12 +35,12 @@ Filter: TypeAlias = str | Sql | None
 #: Topics as applications name them: "orders", ["orders", "bills"], or
 #: {"orders": "paid || refunded", "bills": Sql("amount > 100"), "news": None}.
 Topics: TypeAlias = str | Iterable[str] | Mapping[str, Filter]
-#: What is wanted of each topic, as it travels.
+#: The filter of each topic as a protobuf message.
 Subscriptions: TypeAlias = Mapping[str, pb.Filter]
 
 
 def to_wire(wanted: Filter) -> pb.Filter:
-    """Return WANTED as it travels; `normalised` of it tells whether two want the same. Raises InvalidFilter."""
+    """Return WANTED as a protobuf message. `normalised` compares two of them. Raises InvalidFilter."""
     if wanted is None:
         return pb.Filter()
     if isinstance(wanted, Sql):
@@ -55,7 +55,7 @@ def to_wire(wanted: Filter) -> pb.Filter:
 
 
 def subscriptions_of(topics: Topics) -> Subscriptions:
-    """Return what TOPICS ask for. Raises InvalidName and InvalidFilter."""
+    """Return the subscriptions for TOPICS. Raises InvalidName and InvalidFilter."""
     if isinstance(topics, str):
         topics = (topics,)
     if not isinstance(topics, Iterable):

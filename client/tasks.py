@@ -1,4 +1,4 @@
-"""Background tasks of a client on its event loop, and how they wait by the clock."""
+"""Background tasks of a client on its event loop, and waiting by the clock of the client."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Tasks:
             logger.error("background task failed %s", facts, exc_info=error)
 
     async def close(self) -> None:
-        """Cancel what runs, and wait until it has ended."""
+        """Cancel all tasks, and wait until they have ended."""
         while running := list(self._running):
             for task in running:
                 task.cancel()
@@ -41,7 +41,7 @@ class Tasks:
 
 
 class Alarm:
-    """Rings at an instant, or when it is told to. One waits at a time; its event loop owns it."""
+    """Wakes one waiting task at a time, at a given time or when `ring` is called. Its event loop owns it."""
 
     def __init__(self, clock: Clock, tasks: Tasks) -> None:
         self._clock = clock
@@ -49,11 +49,11 @@ class Alarm:
         self._rung = asyncio.Event()
 
     def ring(self) -> None:
-        """End the wait that is under way, or else the next one."""
+        """End the present wait, or else the next one."""
         self._rung.set()
 
     async def wait_until(self, instant_ms: int) -> None:
-        """Return at INSTANT_MS, or once it is rung."""
+        """Return at INSTANT_MS, or when `ring` is called."""
         if not self._rung.is_set():
             sleeping = self._tasks.spawn(self._sleep(instant_ms))
             try:
@@ -63,7 +63,7 @@ class Alarm:
         self._rung.clear()
 
     async def wait(self) -> None:
-        """Return once it is rung."""
+        """Return when `ring` is called."""
         await self._rung.wait()
         self._rung.clear()
 
@@ -75,7 +75,7 @@ class Alarm:
 async def finished_within(
     work: Coroutine[Any, Any, object], timeout_ms: int, clock: Clock, tasks: Tasks
 ) -> bool:
-    """Run WORK for TIMEOUT_MS by CLOCK at most; return whether it ended by itself. Raises what it raised."""
+    """Run WORK for up to TIMEOUT_MS by CLOCK, then cancel it; return whether it ended by itself. Raises its error."""
     working = tasks.spawn(work)
     sleeping = tasks.spawn(clock.sleep_until(clock.now_ms() + timeout_ms))
     try:

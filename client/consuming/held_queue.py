@@ -105,8 +105,8 @@ class OffsetAndMetadata(NamedTuple):
 class ReadStretch:
     """One continuous reading of a held queue. It ends when the queue is revoked or lost, or when the application seeks.
 
-    Messages that were delivered from an ended stretch can still be finished. Messages of a void stretch cannot. The
-    event loop writes it; the API classes read it, perhaps in another thread.
+    Messages that were delivered from an ended stretch can still be finished. After `annul` they cannot. The event loop
+    writes it; the API classes read it, perhaps in another thread.
     """
 
     __slots__ = ("ended", "held", "void")

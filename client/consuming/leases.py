@@ -198,7 +198,7 @@ class Leases:
     def fetched(self, queue: Queue, token: int, sent_ms: int) -> None:
         """Count the lease of QUEUE from SENT_MS, because a fetch with TOKEN that was sent then was answered."""
         lease = self._held.get(queue)
-        # Needs no alarm: the tasks that wait for the end of the lease check it again when they wake.
+        # No need to wake the tasks that wait for the end of the lease: they check it again then.
         if lease is not None and lease.token == token:
             lease.from_ms = max(lease.from_ms, sent_ms)
 

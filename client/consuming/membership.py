@@ -236,7 +236,7 @@ class Membership:
             try:
                 return await self._stay_at(broker, address)
             except errors.PocketMQError as error:
-                if self._is_leaving or not routes.astray(broker, address, error):
+                if self._is_leaving or not routes.note_error(broker, address, error):
                     raise
 
     async def _stay_at(self, broker: str, address: str) -> None:

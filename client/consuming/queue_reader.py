@@ -283,7 +283,7 @@ class QueueReader:
             clock = self._session.clock
             await clock.sleep_until(clock.now_ms() + self._config.retry_backoff_max_ms)
             return
-        moved = self._session.routes.astray(self._queue.broker, self._address, error)
+        moved = self._session.routes.note_error(self._queue.broker, self._address, error)
         if isinstance(error, errors.ConnectionLost | errors.MasterFenced):
             self._supply.doubt(self.held)
         elif isinstance(error, _GONE):

@@ -3,8 +3,8 @@
     plan says      held    what happens
     this member    no      the member requests the lease; when it is granted, reading starts at the committed offset
     this member    yes     nothing: queues that do not move are not interrupted
-    another        yes     reading ends; the application finishes delivered messages (rebalance_timeout_ms at most),
-                           they are committed, and the lease is released, so that the other member gets it at once
+    another        yes     reading ends; the application finishes delivered messages within rebalance_timeout_ms, they
+                           are committed, and the lease is released, so that the other member gets it at once
     anything       lost    reading ends, and nothing is committed any more
 
 The lease decides which member may read. The broker of the queue grants it. The plan only determines which leases a

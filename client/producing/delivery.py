@@ -225,7 +225,7 @@ class Delivery:
             reply = await self._send_batch(batch, address)
         except errors.PocketMQError as failure:
             error = failure
-            moved = self._session.routes.astray(batch.queue.broker, address, failure)
+            moved = self._session.routes.note_error(batch.queue.broker, address, failure)
         except Exception as bug:  # The edge: a bug must not leave senders waiting for ever.
             logger.exception("delivery failed %s", Facts(queue=batch.queue, reason=repr(bug)))
             error = errors.SendFailed(f"delivery to {batch.queue} failed: {bug!r}")

@@ -174,7 +174,7 @@ async def until_answered(
         except errors.PocketMQError as error:
             if not error.retriable:
                 raise
-            moved = session.routes.astray(broker, address, error)
+            moved = session.routes.note_error(broker, address, error)
             elapsed_ms = clock.now_ms() - started_ms
             if elapsed_ms + pause_ms >= timeout_ms:
                 raise late(elapsed_ms, error) from error

@@ -120,7 +120,7 @@ class Checking:
                 logger.debug(
                     "stream of checks broken %s", Facts(broker=broker, reason=error.message)
                 )
-                if routes.astray(broker, address, error):
+                if routes.note_error(broker, address, error):
                     continue
             await clock.sleep_until(clock.now_ms() + pause_ms)
             pause_ms = min(2 * pause_ms, _ANSWER_PAUSE_MAX_MS)

@@ -57,7 +57,7 @@ LEASES = [pb.QueueLease(topic="A", queue=0)]
         (lambda: check_route("A", pb.RouteReply(routes=[pb.TopicRoute()] * 2), "s"), "2 routes"),
         (lambda: check_produced(RUN, pb.ProduceReply(log_offsets=[1, 2]), "s"), "2 log offsets"),
         (lambda: check_produced(RUN, pb.ProduceReply(queue_offsets=[1] * 4), "s"), "4 queue"),
-        (lambda: check_produced(RUN, pb.ProduceReply(repeated_count=4), "s"), "4 repeats"),
+        (lambda: check_produced(RUN, pb.ProduceReply(repeated_count=4), "s"), "4 duplicates"),
         (
             lambda: check_produced(RUN, pb.ProduceReply(first_queue_offset=2**63 - 1), "s"),
             "offsets 9223372036854775807",
@@ -73,14 +73,14 @@ LEASES = [pb.QueueLease(topic="A", queue=0)]
             lambda: check_assigned(pb.Assigned(queues=[pb.HeldQueue(topic="A", queue=2**30)]), "s"),
             "queue 1073741824",
         ),
-        (lambda: check_commit([2], pb.AtomicCommitReply(), "s"), "places of"),
+        (lambda: check_commit([2], pb.AtomicCommitReply(), "s"), "offsets of"),
         (lambda: check_advances(7, 7, "s"), "begins at 7"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_names_the_server(
     check: Callable[[], None], said: str
 ) -> None:
-    with pytest.raises(BadReply, match=f"^s answered what does not fit: .*{said}"):
+    with pytest.raises(BadReply, match=f"^the reply of s does not match the request: .*{said}"):
         check()
 
 
@@ -150,6 +150,6 @@ async def test_a_wrong_acknowledgement_fails_the_send_and_not_the_producer() -> 
             await sending.send(Message("orders", b"one"))
         cluster.broker.produce = right  # type: ignore[method-assign]
         assert (await sending.send(Message("orders", b"two"))).queue_offset >= 1
-    assert "3 queue offsets for a run of 1 messages" in str(caught.value) + str(
+    assert "3 queue offsets for a batch of 1 messages" in str(caught.value) + str(
         caught.value.__cause__
     )

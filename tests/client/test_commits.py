@@ -234,7 +234,7 @@ async def test_what_a_next_master_may_have_is_forgotten_once_its_master_is_known
     await clock.advance(2_000)
     commits.confirm(A0, clock.now_ms(), parts.session.routes.breaks("a"))
     assert commits.kept(A0) == ({2} if is_answered else {2, 3})
-    parts.session.routes.astray("a", "", ConnectionLost("it broke"))
+    parts.session.routes.note_error("a", "", ConnectionLost("it broke"))
     assert commits.kept(A0) == ({2} if is_answered else {-1, 1, 2, 3})
 
 

@@ -45,7 +45,7 @@ def exchange(tasks: Tasks) -> Exchange[pb.ProduceRun, pb.ProduceReply]:
     return Exchange("192.0.2.1:1", open_call, "run_id", tasks)
 
 
-@pytest.mark.parametrize("how", ["ask", "tell"])
+@pytest.mark.parametrize("how", ["ask", "post"])
 async def test_a_stream_that_breaks_at_the_deadline_says_why(tasks: Tasks, how: str) -> None:
     asking = exchange(tasks)
 
@@ -55,7 +55,7 @@ async def test_a_stream_that_breaks_at_the_deadline_says_why(tasks: Tasks, how: 
         await getattr(asking, how)(pb.ProduceRun(), 0)
 
 
-@pytest.mark.parametrize("how", ["ask", "tell"])
+@pytest.mark.parametrize("how", ["ask", "post"])
 async def test_what_has_not_left_by_the_deadline_never_leaves(tasks: Tasks, how: str) -> None:
     with pytest.raises(ConnectFailed) as caught:
         await getattr(exchange(tasks), how)(pb.ProduceRun(), 0)
@@ -106,7 +106,7 @@ async def test_a_request_that_is_too_large_is_refused_at_once_and_others_are_ans
     )
 
     large = asyncio.ensure_future(asking.ask(pb.ProduceRun(records=bytes(200)), 60_000))
-    told = asyncio.ensure_future(asking.tell(pb.ProduceRun(records=bytes(300)), 60_000))
+    told = asyncio.ensure_future(asking.post(pb.ProduceRun(records=bytes(300)), 60_000))
     small = asyncio.ensure_future(asking.ask(pb.ProduceRun(), 60_000))
     await asyncio.sleep(0)
     call.connecting.set()

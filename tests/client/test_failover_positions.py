@@ -338,7 +338,7 @@ async def test_nor_does_an_answer_that_came_late_long_before_hide_who_moves_it_b
         assert numbers(await pulling.poll()) == [3, 4]
         await pulling.commit()
         session = pulling._reading._session
-        session.routes.astray("broker-a", "", RequestTimeout("no answer in time"))
+        session.routes.note_error("broker-a", "", RequestTimeout("no answer in time"))
         await world.pass_ms(60_000)
         world.replicas.data.sharing.leases.clear()
         world.replicas.data.committed[KEY] = 3

@@ -205,9 +205,9 @@ async def test_linger_waits_for_company_but_not_for_a_full_run() -> None:
     ("settings", "says"),
     [
         ({"linger_ms": -1}, "linger_ms is -1"),
-        ({"linger_ms": 30_000}, "delivery_timeout_ms is 30000"),
-        ({"acks": "none", "idempotence": True}, "idempotence needs acknowledgements"),
-        ({"ordered": False, "idempotence": True}, "idempotence keeps the order"),
+        ({"linger_ms": 30_000}, r"delivery_timeout_ms \(30000\)"),
+        ({"acks": "none", "idempotence": True}, "idempotence=True needs acknowledgements"),
+        ({"ordered": False, "idempotence": True}, "idempotence=True needs ordered=True"),
         ({"batch_messages_max": 0}, "batch_messages_max is 0"),
         ({"acks": "paper"}, "acks is 'paper'"),
         ({"nameservers": ""}, "at least one host:port"),

@@ -95,12 +95,16 @@ async def test_a_replica_that_knows_of_a_higher_epoch_is_followed() -> None:
     await routes.find("orders")
     first, third = replicas.address(1), replicas.address(3)
 
-    assert routes.astray("broker-a", first, fenced(replicas, 3, 2))
+    assert routes.note_error("broker-a", first, fenced(replicas, 3, 2))
     assert routes.address("broker-a") == third
-    assert not routes.astray("broker-a", third, fenced(replicas, 1, 1)), "older than what is known"
+    assert not routes.note_error("broker-a", third, fenced(replicas, 1, 1)), (
+        "older than what is known"
+    )
     assert routes.address("broker-a") == third
-    assert routes.astray("broker-a", first, fenced(replicas, 3, 2)), "another call was there first"
-    assert not routes.astray("broker-a", third, MasterFenced("nobody knows the master"))
+    assert routes.note_error("broker-a", first, fenced(replicas, 3, 2)), (
+        "another call was there first"
+    )
+    assert not routes.note_error("broker-a", third, MasterFenced("nobody knows the master"))
 
 
 async def test_who_cannot_be_reached_has_the_next_replica_asked() -> None:
@@ -110,12 +114,12 @@ async def test_who_cannot_be_reached_has_the_next_replica_asked() -> None:
     asked = []
     for _ in range(4):
         asked.append(routes.address("broker-a"))
-        assert not routes.astray("broker-a", asked[-1], ConnectFailed("gone"))
+        assert not routes.note_error("broker-a", asked[-1], ConnectFailed("gone"))
 
     assert asked == [replicas.address(id) for id in (1, 2, 3, 1)]
     await routes.brokers()
     assert routes.address("broker-a") == replicas.address(2), "the name server tells nothing new"
-    assert routes.astray("broker-a", replicas.address(2), fenced(replicas, 1, 1))
+    assert routes.note_error("broker-a", replicas.address(2), fenced(replicas, 1, 1))
     assert routes.address("broker-a") == replicas.address(1)
 
 

@@ -120,7 +120,7 @@ async def test_a_broker_starts_without_any_name_server_and_registers_when_one_co
 async def test_a_brokers_port_given_as_name_server_is_named_as_what_it_is(tmp_path: Path) -> None:
     async with Servers(tmp_path) as servers:
         broker = await servers.broker(await servers.name_server())
-        says = rf"{broker.address} is no name server: .* is it the port of a broker\?"
+        says = rf"{broker.address} is not a name server: .* Is it the port of a broker\?"
 
         async with AsyncProducer(broker.address) as sending:
             with pytest.raises(Unsupported, match=says):

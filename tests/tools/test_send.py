@@ -158,7 +158,7 @@ def test_a_priority_goes_with_each_message(sent: type[FakeProducer]) -> None:
     ("options", "says"),
     [
         (["--priority", "-1"], "-1 is not in the range"),
-        (["--priority", "1", "--sharding-key", "k"], "cannot have sharding_key=… as well"),
+        (["--priority", "1", "--sharding-key", "k"], "cannot have sharding_key=…: omit one"),
         (["--priority", "1", "--delay", "1s"], "cannot have delay=…"),
     ],
 )

@@ -36,9 +36,9 @@ class Fixed:
     [
         ({"a": [ONE], "b": [ONE]}, "to 'a' and to 'b'"),
         ({"a": [ONE, ONE]}, "to 'a' and to 'a'"),
-        ({"x": [ONE]}, "to 'x', which is no member"),
-        ({"a": [Queue("orders", "broker-0", 9)]}, "but there is no such queue"),
-        ({"a": [OTHER]}, "which does not subscribe to it"),
+        ({"x": [ONE]}, "to 'x', which is not a member"),
+        ({"a": [Queue("orders", "broker-0", 9)]}, "but the queue does not exist"),
+        ({"a": [OTHER]}, "which does not subscribe to its topic"),
     ],
 )
 def test_a_fault_names_the_strategy_and_the_queue(
@@ -48,7 +48,7 @@ def test_a_fault_names_the_strategy_and_the_queue(
         allocated(Fixed(shares), members_of("ab", "orders"), [ONE, TWO, OTHER])
 
     assert sentence in caught.value.message
-    assert caught.value.message.startswith("allocation strategy 'fixed' gave queue ")
+    assert caught.value.message.startswith("allocation strategy 'fixed' assigned queue ")
 
 
 def test_who_gets_nothing_has_an_empty_entry() -> None:

@@ -68,14 +68,14 @@ def test_a_package_announces_its_own_by_an_entry_point(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("wanted", "sentence"),
     [
-        ("avrage", "'avrage' is not known: choose average, average-by-circle, consistent-hash"),
+        ("avrage", "'avrage' is unknown: use average, average-by-circle, consistent-hash"),
         ("configured", "needs arguments"),
         ("no.such.module:Thing", "cannot be loaded"),
         ("pocketmq.client.allocation:Nothing", "cannot be loaded"),
         (":", "cannot be loaded"),
-        ("random:Random", "is no strategy: it needs a `name`"),
+        ("random:Random", "has no `name` or no `allocate"),
         (Queue, "needs arguments"),
-        (object(), "is no strategy"),
+        (object(), "has no `name` or no `allocate"),
     ],
 )
 def test_what_is_no_strategy_is_refused(wanted: object, sentence: str) -> None:
@@ -95,5 +95,5 @@ def test_an_own_strategy_needs_nothing_but_a_name_and_a_method() -> None:
 
 
 def test_a_ring_without_points_is_refused() -> None:
-    with pytest.raises(ConfigError, match="virtual_nodes is 0, but must be 1 to 100000"):
+    with pytest.raises(ConfigError, match="virtual_nodes is 0: it must be 1 to 100000"):
         ConsistentHash(0)

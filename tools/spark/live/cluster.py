@@ -355,7 +355,7 @@ class LiveCluster:
             try:
                 return await connection.fetch(request, self._pulling.timeout_ms)
             except (*_AWAY, *NOT_MASTER) as error:
-                if routes.astray(queue.broker, address, error):
+                if routes.note_error(queue.broker, address, error):
                     continue
                 routes.forget(queue.topic)
                 await _quietly(routes.find(queue.topic))
