@@ -13,7 +13,15 @@ from . import sync_api
 #: Methods for coroutines that threads do not need: constructors and `with` blocks do their work.
 WITHOUT_COUNTERPART = {
     "Producer": {"start"},
-    "PullConsumer": {"start", "cursor", "take", "stop_waiting", "heard", "farewell", "disconnect"},
+    "PullConsumer": {
+        "start",
+        "cursor",
+        "take",
+        "stop_waiting",
+        "acknowledge_rebalance",
+        "pending_revocation",
+        "disconnect",
+    },
     "Transaction": {"begin", "finish"},
     "AtomicCommit": {"begin", "finish"},
 }
