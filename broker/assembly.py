@@ -281,7 +281,7 @@ def _service_v2(
     store, topics, groups, pops = parts.store, parts.topics, parts.groups, parts.pops
     check_commit = parts.coordination.fence.check_commit
     clients = parts.clients
-    faces = (
+    handlers = (
         clients,
         RouteQueries(config.name, topics, groups, clients.reach, parts.neighbours),
         diagnostics,
@@ -295,7 +295,7 @@ def _service_v2(
         Measurements(parts.client_metrics),
         CensusMeasurements(parts.client_metrics, clients.sessions),
     )
-    return ServiceV2(faces, partial(timed, traffic=parts.traffic, now_ms=wall.now_ms))
+    return ServiceV2(handlers, partial(timed, traffic=parts.traffic, now_ms=wall.now_ms))
 
 
 def _waits(store: MessageStore, transactions: Transactions, unix_ms: Callable[[], int]) -> Waits:

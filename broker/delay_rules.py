@@ -80,7 +80,7 @@ class Part:
         return self.due_ms is not None and self.run.topic == SCHEDULE_TOPIC
 
 
-def divide(
+def route(
     run: Run,
     rules: DelayRules,
     now_ms: int,
@@ -106,7 +106,7 @@ def _whole(run: Run) -> Part:
     return Part(run, np.arange(len(run)), None)
 
 
-def taken(run: Run, rows: Longs | NDArray[np.intp]) -> Run:
+def select(run: Run, rows: Longs | NDArray[np.intp]) -> Run:
     """Return the records ROWS of RUN as a new batch."""
     starts = run.columns.starts[rows]
     ends = starts + run.columns.sizes[rows]
@@ -256,7 +256,7 @@ class _Division:
         parts = []
         prompt = np.flatnonzero((levels == 0) & (due_ms == 0))
         if len(prompt):
-            parts.append(Part(taken(self._run, prompt), prompt.astype(np.int64), None))
+            parts.append(Part(select(self._run, prompt), prompt.astype(np.int64), None))
         copier = RecordCopier(self._data, self._run.columns)
         highest = len(self._rules.levels_ms)
         clamped = np.minimum(levels, highest)

@@ -87,7 +87,7 @@ class Offsets:
         self._commits = 0
         self._dirty = isinstance(file, OffsetsFile) and file.are_two
         #: Changes that are saved once the log is on disk.
-        self._behind: _Changes | None = None
+        self._waiting_for_log: _Changes | None = None
         self._text = _Text()
         self._saver = Flusher("not started: works at once")
         self._call_owner: CallOwner = lambda function: function()
@@ -216,19 +216,19 @@ class Offsets:
 
         self._log.request_sync(self._log_end, synced)
 
-    def save_behind(self, sync: Callable[[Safe], None]) -> None:
+    def save_after_sync(self, sync: Callable[[Safe], None]) -> None:
         """Write the present state of the file, if it changed, once the present log is on disk. SYNC calls back then.
 
         A message may be committed because of its copy, a retry or a dead letter, so the copy must be on disk first. One
         such save at a time: what changes meanwhile is for the next one.
         """
-        if not self._dirty or self._behind is not None or self._saving:
+        if not self._dirty or self._waiting_for_log is not None or self._saving:
             return
         self._dirty = False
-        changes = self._behind = self._take()
+        changes = self._waiting_for_log = self._take()
 
         def synced(error: PocketMQError | None) -> None:
-            if self._behind is not changes:
+            if self._waiting_for_log is not changes:
                 return  # A later save has included it.
             if error is None:
                 self._submit(lambda error: None, [changes])
@@ -237,13 +237,13 @@ class Offsets:
                 # A fenced master loses nothing: its followers have the offsets.
                 level = logging.INFO if isinstance(error, MasterFenced) else logging.ERROR
                 logger.log(level, "offsets not saved reason=%s", error.message)
-            self._behind = None
+            self._waiting_for_log = None
 
         sync(synced)
 
     def _lacks(self) -> bool:
         """Return whether the file may lack a change."""
-        return self._dirty or self._behind is not None or self._saving > 0
+        return self._dirty or self._waiting_for_log is not None or self._saving > 0
 
     def _submit(self, done: Safe, changes: list[_Changes]) -> None:
         """Let the saver write the file with CHANGES; call DONE in the owner's thread."""
@@ -264,7 +264,7 @@ class Offsets:
 
     def _take_all(self) -> list[_Changes]:
         """Return all unsaved changes, those that wait for the log first."""
-        behind, self._behind = self._behind, None
+        behind, self._waiting_for_log = self._waiting_for_log, None
         self._dirty = False
         return [self._take()] if behind is None else [behind, self._take()]
 

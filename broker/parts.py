@@ -135,7 +135,7 @@ class BrokerParts:
     def save_offsets(self) -> None:
         """Save committed offsets once the present log is on disk."""
         end, sync = self.store.max_log_offset, self.appends.request_sync
-        self.offsets.save_behind(lambda done: sync(end, done))
+        self.offsets.save_after_sync(lambda done: sync(end, done))
 
     def save_tables(self) -> None:
         """Begin to write the files of topics and groups if they changed."""

@@ -43,7 +43,7 @@ _MULTIPLIER_MOST: Final = 1_000
 _LISTED_MOST: Final = 1_024
 
 
-def intervals_of(policy: Object) -> tuple[int, ...]:
+def retry_intervals_of(policy: Object) -> tuple[int, ...]:
     """Return the milliseconds before the first retry, the second, and so on; the last one applies to all further
     retries.
 
@@ -55,11 +55,11 @@ def intervals_of(policy: Object) -> tuple[int, ...]:
     return () if growing is None else _grown(*growing)
 
 
-def announced_intervals_of(policy: Object) -> tuple[int, ...]:
+def announced_retry_intervals_of(policy: Object) -> tuple[int, ...]:
     """Return the intervals that clients of `apache.rocketmq.v2` compute from POLICY.
 
-    They differ from `intervals_of` in two points: they use all entries of a list, and they know an exponential policy
-    without parameters.
+    They differ from `retry_intervals_of`: clients use all entries of a list, and know an exponential policy without
+    parameters.
     """
     if policy.get("type", "CUSTOMIZED") == "CUSTOMIZED":
         return _listed(policy.get("customizedRetryPolicy"))
@@ -126,7 +126,7 @@ def changed_policy(
 
     Raises InvalidArgument for more than INTERVALS_MAX intervals, or one outside INTERVAL_LEAST_MS to LONGEST_MS.
     """
-    if tuple(intervals_ms) == intervals_of(existing):
+    if tuple(intervals_ms) == retry_intervals_of(existing):
         return existing
     if len(intervals_ms) > INTERVALS_MAX:
         raise errors.InvalidArgument(

@@ -26,13 +26,13 @@ from .groups.coordination import Coordination
 from .groups.lag import IN_A_TURN, add_unread, check_count, check_natural, stored_ms
 from .message_streams import FetchStream, ProduceStream
 from .messages.fetch import Fetches
-from .messages.lookup import Lookups, in_turns
+from .messages.lookup import Lookups, in_steps
 from .messages.send import SendCounts, Sends, TopicSends
 from .offsets import Offsets, Safe
 from .pop.pops import Pops
 from .replication.state_source import GROUPS_FILE, TOPICS_FILE, StateSource
 from .replication.table_stream import STATISTICS_FILE
-from .retry_policies import intervals_of
+from .retry_policies import retry_intervals_of
 from .topics import TYPE_ATTRIBUTE, Topics
 
 #: Maximum length of the name of the administrator who moves a group.
@@ -243,7 +243,7 @@ class BrokerService:
                 one.purged_below = max(0, mark or 0)
             if text := self._offsets.metadata(one.topic, request.group, one.queue):
                 one.metadata = text
-        in_turns(self._with_times(reply, request), call.reply, call.fail)
+        in_steps(self._with_times(reply, request), call.reply, call.fail)
         return LATER
 
     def _add_all_offsets(self, group: str, seen: SeenNames, reply: pb.GroupOffsetsReply) -> None:
@@ -278,7 +278,7 @@ class BrokerService:
         time_ms = request.time_ms if request.HasField("time_ms") else None
         for queue in request.queues:
             self._topics.for_reading(queue.topic, queue.queue)
-        in_turns(self._bounds_of(request.queues, time_ms), call.reply, call.fail)
+        in_steps(self._bounds_of(request.queues, time_ms), call.reply, call.fail)
         return LATER
 
     def _bounds_of(
@@ -517,6 +517,6 @@ def _group_message(group: GroupConfig) -> pb.GroupConfig:
         retry_queues=group.retry_queues,
         order=group.consume_message_orderly,
         consume_enable=group.consume_enable,
-        retry_intervals_ms=intervals_of(group.retry_policy),
+        retry_intervals_ms=retry_intervals_of(group.retry_policy),
         subscription_check=subscription_check(group),
     )

@@ -70,7 +70,7 @@ class UnfinishedMessages:
         self._coordination = coordination
         #: Whether anything has happened since the last wait was complete, and where the log ended
         #: then.
-        self._stirred = True
+        self._has_changed = True
         self._settled_end = 0
         #: The token of a waiting fetch; the token of the last completed fetch, and the end of its
         #: messages.
@@ -81,7 +81,7 @@ class UnfinishedMessages:
         #: When a push consumer last received, or got an answer, by (group, topic), in real time.
         self._pushed_s: dict[tuple[str, str], float] = {}
         #: Messages that simple consumers received in this move: group and topic by handle.
-        self._lent: dict[str, tuple[str, str]] = {}
+        self._received: dict[str, tuple[str, str]] = {}
         self._moving = self._is_over = False
         self._given_up: set[tuple[Hashable, ...]] = set()
 
@@ -100,12 +100,12 @@ class UnfinishedMessages:
             self._clock.after_move.remove(self._end)
 
     def _begin(self, target_ms: int) -> None:
-        self._moving = self._stirred = True
+        self._moving = self._has_changed = True
         self._given_up.clear()
 
     def _end(self) -> None:
         self._moving = False
-        self._lent.clear()
+        self._received.clear()
 
     def fetching(self, request: pb.FetchRequest, done: Done) -> Done:
         """Record a fetch; return the callback for its answer, which calls DONE."""
@@ -115,7 +115,7 @@ class UnfinishedMessages:
         self._waiting[key] = token
 
         def answered(reply: pb.FetchReply) -> None:
-            self._stirred = True
+            self._has_changed = True
             if self._waiting.get(key) == token:
                 del self._waiting[key]
             if reply.records:
@@ -139,11 +139,11 @@ class UnfinishedMessages:
             self._pushed_s[key] = _now_s()
 
         def popped(popped: Popped) -> None:
-            self._stirred = True
+            self._has_changed = True
             if asked.auto_renew:
                 self._pushed_s[key] = _now_s()
             elif self._moving:
-                self._lent.update((delivery.handle, key) for delivery in popped.deliveries)
+                self._received.update((delivery.handle, key) for delivery in popped.deliveries)
             done(popped)
 
         return popped
@@ -152,7 +152,7 @@ class UnfinishedMessages:
         """Wait until the clock may leave the present time; return whether that took any time."""
         # A redelivery to a push consumer that is about to receive counts as no event.
         has_arrived = self._store.max_log_offset != self._settled_end
-        if not self._stirred and not has_arrived and not self._pushed_s:
+        if not self._has_changed and not has_arrived and not self._pushed_s:
             return False
         waited, before, since_s = False, self._open(), _now_s()
         while before:
@@ -166,7 +166,7 @@ class UnfinishedMessages:
             elif _now_s() - since_s >= PATIENCE_S:
                 self._give_up(now)
                 before = self._open()
-        self._stirred = False
+        self._has_changed = False
         self._settled_end = self._store.max_log_offset
         return waited
 
@@ -227,11 +227,11 @@ class UnfinishedMessages:
     def _open_pops(self) -> _Open:
         pops, oldest_s = self._pops, _now_s() - PATIENCE_S
         found: _Open = {("client", owner): count for owner, count in pops.owed().items()}
-        self._lent = {
-            handle: key for handle, key in self._lent.items() if pops.is_lent(*key, handle)
+        self._received = {
+            handle: key for handle, key in self._received.items() if pops.is_lent(*key, handle)
         }
-        for group, topic in self._lent.values():
-            found["group", group, "topic", topic] = len(self._lent)
+        for group, topic in self._received.values():
+            found["group", group, "topic", topic] = len(self._received)
         self._pushed_s = {
             key: pushed_s for key, pushed_s in self._pushed_s.items() if pushed_s > oldest_s
         }

@@ -1,7 +1,7 @@
 """The broker of a replica set in a process: the replica, its port for the others, and what clients are served.
 
-As master the replica has a broker, which begins and ends with the office, on the port of clients; as a follower it has
-none, and the port leads clients to the master. `ReplicaRoles` is the one place that chooses.
+A master has a broker on the port of clients, which begins and ends with its leadership. A follower has none: its port
+leads clients to the master. `ReplicaRoles` is the one place that chooses.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class ReplicaServer:
 
     async def stop(self) -> None:
         """End it; if it is master, transfer leadership first, and tell clients the new one."""
-        if await self.node.leave_office():
+        if await self.node.transfer_leadership():
             await asyncio.sleep(_LEAD_AWAY_S)
         await self.port.stop()
         await self.node.stop()

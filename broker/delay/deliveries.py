@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ...proto import properties as names
 from ...proto.errors import InvalidName, PocketMQError, StoreError
+from ...proto.facts import Facts
 from ...proto.property_ranges import PropertyRanges
 from ...proto.record import SYS_TRANSACTION, Buffer
 from ...proto.record_copy import RecordCopier
@@ -116,7 +117,7 @@ class DelayedDeliveries:
         runs = chunk.runs(groups)
         outcomes = self._appends.append(runs) if runs else []
         for group, run, outcome in zip(groups, runs, outcomes, strict=True):
-            if isinstance(outcome, PocketMQError) and not _may_pass(outcome) and len(run) > 1:
+            if isinstance(outcome, PocketMQError) and not _is_transient(outcome) and len(run) > 1:
                 self._one_by_one(chunk, group)
             else:
                 chunk.note(group.target, group.rows, outcome)
@@ -132,7 +133,7 @@ class DelayedDeliveries:
             chunk.note(group.target, [row], outcome)
 
 
-def _may_pass(error: PocketMQError) -> bool:
+def _is_transient(error: PocketMQError) -> bool:
     """Return whether a retry may succeed."""
     return isinstance(error, StoreError)
 
@@ -237,12 +238,12 @@ class _Chunk:
 
     def _warn(self, row: int, problem: str) -> None:
         logger.warning(
-            "delayed message skipped: %s",
-            problem,
-            extra={
-                "log_offset": int(self._columns.log_offset[row]),
-                "real_topic": (self._real_topics[row] or b"").decode("utf-8", "replace"),
-            },
+            "delayed message skipped %s",
+            Facts(
+                reason=problem,
+                log_offset=int(self._columns.log_offset[row]),
+                real_topic=(self._real_topics[row] or b"").decode("utf-8", "replace"),
+            ),
         )
 
     def make_copies(self, group: _Group) -> None:
@@ -304,7 +305,7 @@ class _Chunk:
         if not isinstance(outcome, PocketMQError):
             self._states[rows] = DELIVERED
             self._end_offset = max(self._end_offset, outcome.end_offset)
-        elif _may_pass(outcome):
+        elif _is_transient(outcome):
             self._states[rows] = TRY_AGAIN
             self._error = outcome
         else:

@@ -136,7 +136,7 @@ class LevelDeliveries:
             self._read_level(level)
             if there:
                 self._progress.reached(level.number, level.offset)
-        self._turns.follow_wall()
+        self._turns.reschedule_on_clock_change()
         self._turns.soon()
 
     async def stop(self) -> None:
@@ -178,7 +178,7 @@ class LevelDeliveries:
             self._read_again()
             chunk = self._failed or self._gather(now_ms, ahead)
             if chunk is None or self._deliver(chunk):
-                self._go_on(now_ms, ahead, paused=chunk is not None)
+                self._schedule_next(now_ms, ahead, paused=chunk is not None)
             else:
                 self._turns.at(now_ms + RETRY_MS)
         except PocketMQError as error:
@@ -197,7 +197,7 @@ class LevelDeliveries:
                 self._read_level(level)
                 self._progress.reached(level.number, level.offset)
 
-    def _go_on(self, now_ms: int, ahead: int, *, paused: bool) -> None:
+    def _schedule_next(self, now_ms: int, ahead: int, *, paused: bool) -> None:
         """Continue in the next turn if messages are due at NOW_MS, else at the next due time, but after a pause."""
         instants = [level.next_ms(ahead) for level in self._levels]
         next_ms = min((instant for instant in instants if instant is not None), default=None)
@@ -275,7 +275,7 @@ class LevelDeliveries:
         self._failed, self._waits = None, False
         self._delivered_last = chunk.last
         for level, count in chunk.passed:
-            level.pass_over(count)
+            level.advance(count)
             level.unread |= not len(level.due_ms)
             self._progress.reached(level.number, level.offset, count)
         self._read_again()
@@ -411,8 +411,10 @@ class Level:
         corrected = max(low, min(self.offset, high))
         if corrected != self.offset:
             logger.warning(
-                "position of delay level corrected",
-                extra={"level": self.number, "from": self.offset, "to": corrected},
+                "position of delay level corrected level=%d from=%d to=%d",
+                self.number,
+                self.offset,
+                corrected,
             )
         return corrected
 
@@ -431,7 +433,7 @@ class Level:
         _, end = store.queue_bounds(SCHEDULE_TOPIC, self.queue)
         return self.offset + len(self.due_ms) < end
 
-    def pass_over(self, count: int) -> None:
+    def advance(self, count: int) -> None:
         """Move the position past COUNT messages."""
         self.offset += count
         self.due_ms = self.due_ms[count:]

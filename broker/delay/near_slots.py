@@ -165,7 +165,7 @@ class NearSlots:
         if read_ms > self._timers.read_ms:
             self._timers.delivered_up_to(read_ms)
 
-    def leave_begun(self, noted_ms: Iterable[int] = ()) -> None:
+    def write_back_partial(self, noted_ms: Iterable[int] = ()) -> None:
         """Write partly delivered slots back without the messages that were delivered.
 
         The slots at NOTED_MS were partly delivered by an earlier process, and may not be in memory yet.

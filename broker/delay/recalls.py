@@ -34,7 +34,7 @@ from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..delay_rules import timer_out_ms
 from ..messages.appender import Appends
-from ..messages.lookup import in_turns
+from ..messages.lookup import in_steps
 from ..topics import Topics
 
 #: Tags of a marker, as in RocketMQ.
@@ -99,7 +99,7 @@ class Recalls:
             self._appends.reply_when_safe(call, reply, end_offset)
 
         def look() -> None:
-            in_turns(self._find(handle), found, call.fail)
+            in_steps(self._find(handle), found, call.fail)
 
         self._appends.when_all_confirmed(look, call.fail)
         return LATER

@@ -78,7 +78,7 @@ class TimedDeliveries:
         #: When the next page of slots is read; None: all near slots are in memory.
         self._load_at_ms: int | None = None
         #: Whether the store could not enter the new messages.
-        self._behind = False
+        self._is_blocked = False
         self._failing = False
         self._running = False
         appends.listen(TIMER_TOPIC, 0, self._on_append)
@@ -86,7 +86,7 @@ class TimedDeliveries:
     def start(self) -> None:
         """Start with overdue messages."""
         self._running = True
-        self._clock.on_step.append(self._stepped)
+        self._clock.on_step.append(self._on_clock_set)
         self._turns.soon()
 
     @property
@@ -110,11 +110,11 @@ class TimedDeliveries:
         if not self._running:
             return
         self._running = False
-        self._clock.on_step.remove(self._stepped)
+        self._clock.on_step.remove(self._on_clock_set)
         self._turns.stop()
         try:
             self._enter_all(self._clock.unix_ms())
-            self._near.leave_begun(self._note.slots if self._note is not None else ())
+            self._near.write_back_partial(self._note.slots if self._note is not None else ())
         except PocketMQError as error:
             logger.warning(
                 "delayed messages of the last second will be redelivered: %s", error.message
@@ -136,7 +136,7 @@ class TimedDeliveries:
         if self._running:
             self._turns.soon()
 
-    def _stepped(self) -> None:
+    def _on_clock_set(self) -> None:
         """Check everything again: the wall clock was set, which also moves the end of a pause."""
         self._enter_after_ms = self._deliver_after_ms = 0
         self._load_at_ms = None
@@ -198,7 +198,7 @@ class TimedDeliveries:
 
         A roll may put a message into the next slot, which must not end before.
         """
-        if self._behind or not self._arrived:
+        if self._is_blocked or not self._arrived:
             self._near.finish(now_ms)
 
     def _fail(self, error: PocketMQError) -> None:
@@ -213,14 +213,14 @@ class TimedDeliveries:
         try:
             out_ms = enter_page(self._store, now_ms)
         except PocketMQError as error:
-            if not self._behind:
+            if not self._is_blocked:
                 logger.warning("scheduled messages not entered, will be retried: %s", error.message)
-            self._behind = True
+            self._is_blocked = True
             self._enter_after_ms = now_ms + RETRY_MS
             return False
         _, end = self._store.queue_bounds(TIMER_TOPIC, 0)
         self._arrived = self._store.timers.queue_offset < end
-        self._behind = False
+        self._is_blocked = False
         if not self._arrived:
             self._enter_after_ms = now_ms + self._pause_ms
         if out_ms is not None and len(out_ms):

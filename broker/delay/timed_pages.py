@@ -67,9 +67,7 @@ def enter_page(store: MessageStore, now_ms: int, end: int | None = None) -> Long
     low, high = store.queue_bounds(TIMER_TOPIC, 0)
     offset = timers.queue_offset
     if offset < low:
-        logger.warning(
-            "scheduled messages deleted before they were entered", extra={"count": low - offset}
-        )
+        logger.warning("scheduled messages deleted before they were entered count=%d", low - offset)
         offset = low
     high = high if end is None else min(high, end)
     if offset >= high:
@@ -82,8 +80,9 @@ def enter_page(store: MessageStore, now_ms: int, end: int | None = None) -> Long
     if not sound.all():
         odd = columns.log_offset[~sound]
         logger.warning(
-            "messages of the timer topic skipped, they have no due time",
-            extra={"count": len(odd), "log_offset": int(odd[0])},
+            "messages of the timer topic skipped, they have no due time count=%d log_offset=%d",
+            len(odd),
+            int(odd[0]),
         )
     batch = TimerBatch(
         log_offsets=columns.log_offset,
@@ -198,8 +197,9 @@ class SlotLoader:
         if not sound.all():
             odd = rows["log_offset"][~sound]
             logger.warning(
-                "timer records skipped, they are not of scheduled messages",
-                extra={"count": len(odd), "log_offset": int(odd[0])},
+                "timer records skipped, they are not of scheduled messages count=%d log_offset=%d",
+                len(odd),
+                int(odd[0]),
             )
         for slot, _ in pages:
             mine = sound & (slots_ms == slot.slot_ms)

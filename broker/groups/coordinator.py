@@ -155,14 +155,14 @@ class Coordinator:
         sees = partial(_sees, seat, member)
         warned = self._differing(group, member, before, subscription_check(config), sees)
         self._groups[join.group] = group
-        membership.heard_of(join.generation)
+        membership.note_generation(join.generation)
         if before is None:
             membership.add(member)
             self._count += 1
             logger.info("member joined group=%s member=%s", join.group, member.member_id)
         else:
             self._sessions.notify((group.name, before.member_id))
-            group.take_place(before, member)
+            group.replace_member(before, member)
         group.seat(seat, member)
         self._watch(group, member)
         if before is None or differences(member.subscriptions, before.subscriptions):
@@ -293,14 +293,14 @@ class Coordinator:
                 sees = partial(group.sees, member.member_id)
                 error = self._refused(group, member, members, newest, sees)
                 logger.warning("member refused, its subscription is superseded %s", error.message)
-                group.unseat(member.member_id, error)
+                group.end_stream(member.member_id, error)
                 self._remove(group, member)
                 self._sessions.notify((group.name, member.member_id))
 
-    def heard(self, group: Group, member_id: str) -> None:
+    def record_sign_of_life(self, group: Group, member_id: str) -> None:
         """Record a sign of life of MEMBER_ID in GROUP."""
         member = group.membership.members[member_id]
-        member.heard(self._timers)
+        member.record_sign_of_life(self._timers)
         self._watch(group, member)
 
     def _watch(self, group: Group, member: JoinedMember) -> None:
@@ -309,7 +309,7 @@ class Coordinator:
         self._sessions.notify(key)
         self._sessions.complete_or_watch(_Session(self, group, member), key, member.session_ends_ms)
 
-    def session_over(self, group: Group, member: JoinedMember) -> None:
+    def end_session(self, group: Group, member: JoinedMember) -> None:
         """Remove MEMBER, whose session has timed out."""
         logger.warning(
             "member session timed out group=%s member=%s session_timeout_ms=%d",
@@ -317,7 +317,7 @@ class Coordinator:
             member.member_id,
             member.session_timeout_ms,
         )
-        group.unseat(
+        group.end_stream(
             member.member_id,
             MemberFenced(
                 f"member {member.member_id!r} sent nothing for {member.session_timeout_ms} ms: its session"
@@ -332,7 +332,7 @@ class Coordinator:
     def leave(self, group: Group, member_id: str) -> None:
         """Remove MEMBER_ID at once; a static member keeps its place until its session times out."""
         member = group.membership.members[member_id]
-        group.unseat(member_id, None)
+        group.end_stream(member_id, None)
         if member.instance_id:
             return
         logger.info("member left group=%s member=%s", group.name, member_id)
@@ -362,7 +362,7 @@ class _Session:
         return was_watched
 
     def on_deadline(self) -> None:
-        self._coordinator.session_over(self._group, self._member)
+        self._coordinator.end_session(self._group, self._member)
 
 
 class MemberStream:
@@ -408,7 +408,7 @@ class MemberStream:
         if what == "leave":
             self._coordinator.leave(self._group, self._member_id)
             return
-        self._coordinator.heard(self._group, self._member_id)
+        self._coordinator.record_sign_of_life(self._group, self._member_id)
         if what == "heartbeat":
             if message.heartbeat.held_changed:
                 member = self._group.membership.members[self._member_id]
@@ -444,16 +444,16 @@ class MemberStream:
             self._stream.fail(error)
 
     def on_end(self) -> None:
-        self._stand_up()
+        self._detach()
         self._stream.finish()
 
     def on_close(self) -> None:
-        self._stand_up()
+        self._detach()
 
-    def _stand_up(self) -> None:
+    def _detach(self) -> None:
         if self._group is not None and not self._is_over:
             self._is_over = True
-            self._group.left_seat(self, self._member_id)
+            self._group.stream_ended(self, self._member_id)
 
 
 def _sees(seat: MemberStream, member: JoinedMember, topic: str) -> bool:

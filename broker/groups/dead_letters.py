@@ -38,7 +38,7 @@ from ..messages.appender import Appends, synced
 from ..offsets import Offsets
 from ..topics import Topics
 from .lag import check_natural
-from .retries import told_failures
+from .retries import failure_reason
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ def letter_of(record: Record, data: bytes) -> pb.DeadLetter:
         message_id=properties.get(names.UNIQ_KEY, ""),
         origin_topic=_origin(record),
         origin_message_id=origin_id or properties.get(names.ORIGIN_MESSAGE_ID, ""),
-        reason=properties.get(names.DEAD_LETTER_REASON) or told_failures(record.reconsume_times),
+        reason=properties.get(names.DEAD_LETTER_REASON) or failure_reason(record.reconsume_times),
         reconsume_times=record.reconsume_times,
         died_ms=record.store_timestamp_ms,
         record=data,

@@ -33,7 +33,7 @@ class Fence:
             key = QueueKey(one.topic, one.queue)
             if one.lease:
                 self._check(group, key, one.lease)
-                table.believe(group, key, one.lease, self._lease_ms(), now_ms)
+                table.accept_unrecorded(group, key, one.lease, self._lease_ms(), now_ms)
             elif table.holder(group, key, now_ms) is not None:
                 raise self._lost(group, key, 0)
 

@@ -87,10 +87,10 @@ class _DelayedJoin:
 
     def try_complete(self) -> bool:
         """Complete without a generation if the group has no members."""
-        return self._group.nobody_joins()
+        return self._group.cancel_if_empty()
 
     def on_deadline(self) -> None:
-        self._group.join_is_due(self)
+        self._group.begin_after_delay(self)
 
 
 class Group:
@@ -137,7 +137,7 @@ class Group:
         if self._leader_silent is not None:
             self._timers.cancel(self._leader_silent)
 
-    def take_place(self, before: JoinedMember, member: JoinedMember) -> None:
+    def replace_member(self, before: JoinedMember, member: JoinedMember) -> None:
         """Let MEMBER take the place of BEFORE, which has the same member_id or the same instance."""
         self.membership.replace(before, member)
         if before.member_id != member.member_id:
@@ -164,19 +164,19 @@ class Group:
                     because="stream",
                 )
             )
-        if self._joining is None and self.membership.counts_in(member.member_id):
+        if self._joining is None and self.membership.includes(member.member_id):
             self._tell_members(member.member_id)
             self._tell_assigned(member.member_id)
             self._await_plan()
 
-    def unseat(self, member_id: str, error: PocketMQError | None) -> None:
+    def end_stream(self, member_id: str, error: PocketMQError | None) -> None:
         """End the stream of MEMBER_ID, if it has one, with ERROR or normally."""
         seat = self._seats.pop(member_id, None)
         if seat is not None:
             seat.end(error)
             self._await_plan()
 
-    def left_seat(self, seat: Seat, member_id: str) -> None:
+    def stream_ended(self, seat: Seat, member_id: str) -> None:
         """Record that the stream SEAT of MEMBER_ID has ended."""
         if self._seats.get(member_id) is seat:
             del self._seats[member_id]
@@ -188,7 +188,7 @@ class Group:
         if seat is None:
             return
         if seat.queued_bytes > _QUEUED_BYTES_MAX:
-            self.unseat(
+            self.end_stream(
                 member_id,
                 Overloaded(
                     f"{seat.queued_bytes} bytes are unsent to member {member_id!r}, the limit is"
@@ -222,14 +222,14 @@ class Group:
     def _watch(self, joining: _DelayedJoin) -> None:
         self._watched = self._joins.watch(joining, self.name, joining.due_ms)
 
-    def nobody_joins(self) -> bool:
+    def cancel_if_empty(self) -> bool:
         """Cancel the delayed join if the group has no members; return whether it is cancelled."""
         if self.membership.members:
             return False
         self._joining = self._watched = None
         return True
 
-    def join_is_due(self, joining: _DelayedJoin) -> None:
+    def begin_after_delay(self, joining: _DelayedJoin) -> None:
         """Start the generation of JOINING, or prolong the wait because another member joined meanwhile."""
         if joining.due_ms > self._timers.now_ms():
             self._watch(joining)
@@ -239,7 +239,7 @@ class Group:
     def _begin(self) -> None:
         self._joining = self._watched = None
         membership = self.membership
-        membership.begin(self._able_to_lead())
+        membership.begin(self._possible_leaders())
         logger.info(
             "generation started group=%s generation=%d members=%d leader=%s",
             self.name,
@@ -251,7 +251,7 @@ class Group:
             self._tell_members(member_id)
         self._await_plan()
 
-    def _able_to_lead(self) -> Collection[str]:
+    def _possible_leaders(self) -> Collection[str]:
         """Return the reachable members who may see all topics of the group, or all reachable ones if there are none."""
         topics = set[str]().union(
             *(one.subscriptions.topics for one in self.membership.members.values())
@@ -303,14 +303,14 @@ class Group:
         if is_waiting and leader is not None and can_answer:
             self._awaited = awaited
             self._leader_silent = self._timers.after(
-                leader.session_timeout_ms, partial(self._pass_over, leader)
+                leader.session_timeout_ms, partial(self._skip_leader, leader)
             )
         elif is_waiting:
             self.schedule()
 
-    def _pass_over(self, leader: JoinedMember) -> None:
+    def _skip_leader(self, leader: JoinedMember) -> None:
         self._leader_silent = None
-        leader.passed_over = True
+        leader.did_not_answer = True
         logger.warning(
             "leader skipped, it did not answer group=%s member=%s", self.name, leader.member_id
         )
@@ -335,7 +335,7 @@ class Group:
             error = InvalidArgument(f"the plan has {len(wrong)} faults: {told}", field="plan")
             self.tell(member_id, pb.MemberEvent(warning=to_wire(error)))
         for name in list(self._seats):
-            if membership.counts_in(name):
+            if membership.includes(name):
                 self._tell_assigned(name)
 
     def replan(self, member_id: str, replan: pb.Replan) -> None:

@@ -194,7 +194,9 @@ class LeaseTable:
                 answers.append(None)
         return answers
 
-    def believe(self, group: str, key: QueueKey, token: int, lease_ms: int, now_ms: int) -> None:
+    def accept_unrecorded(
+        self, group: str, key: QueueKey, token: int, lease_ms: int, now_ms: int
+    ) -> None:
         """Record the use of TOKEN, which is valid: from now on no older token is accepted."""
         if self._is_earlier(self.get(group, key), token):
             asker = Asker(group=group, member_id="", lease_ms=lease_ms)
@@ -209,7 +211,7 @@ class LeaseTable:
         """
         lease = self.get(group, key)
         if lease is None or lease.token != token:
-            self.believe(group, key, token, lease_ms, now_ms)
+            self.accept_unrecorded(group, key, token, lease_ms, now_ms)
             return
         was_over = not lease.is_live(now_ms)
         # The clock may have been set back.

@@ -67,7 +67,7 @@ def member_of(join: pb.Join, peer: str, timers: Timers, user: str = "") -> Joine
         joined_unix_ms=timers.unix_ms(),
         user=user,
     )
-    member.heard(timers)
+    member.record_sign_of_life(timers)
     return member
 
 

@@ -38,7 +38,7 @@ class JoinedMember:
     #: The first generation that includes it; 0: none yet.
     since: int = 0
     #: Whether it led and did not answer: others are preferred.
-    passed_over: bool = False
+    did_not_answer: bool = False
     #: User of the member; "": the broker has no users.
     user: str = ""
 
@@ -54,17 +54,17 @@ class JoinedMember:
     def session_ends_ms(self) -> int:
         return self.last_heard_ms + self.session_timeout_ms
 
-    def heard(self, timers: Timers) -> None:
+    def record_sign_of_life(self, timers: Timers) -> None:
         """Record a sign of life at the present time."""
         self.last_heard_ms = timers.now_ms()
         self.last_heard_unix_ms = timers.unix_ms()
 
-    def take_place_of(self, before: JoinedMember) -> None:
+    def inherit_from(self, before: JoinedMember) -> None:
         """Take the join time and rank of BEFORE."""
         self.since = before.since
         self.joined_unix_ms = before.joined_unix_ms
 
-    def as_told(self) -> pb.Member:
+    def to_message(self) -> pb.Member:
         """Return its description for other members."""
         told = pb.Member(joined_ms=self.joined_unix_ms, last_heard_ms=self.last_heard_unix_ms)
         told.MergeFrom(self.wire)
@@ -87,7 +87,7 @@ class GroupMembership:
         self.shares: dict[str, list[pb.HeldQueue]] | None = None
         self._fenced: dict[str, None] = {}
         #: Replaced members of this generation, and the member_id of the replacement.
-        self._goes_on_as: dict[str, str] = {}
+        self._replaced_by: dict[str, str] = {}
         #: Which of the subscriptions of its members are served.
         self.grace: Grace[SubscriptionsKey] = Grace()
 
@@ -114,7 +114,7 @@ class GroupMembership:
     def replace(self, before: JoinedMember, member: JoinedMember) -> None:
         """Let MEMBER, with the same or another member_id, take the place of BEFORE."""
         old, new = before.member_id, member.member_id
-        member.take_place_of(before)
+        member.inherit_from(before)
         # It keeps the rank among the others.
         self.members = {
             (new if name == old else name): (member if name == old else one)
@@ -123,7 +123,7 @@ class GroupMembership:
         if old == new:
             return
         self._fence(old)
-        self._goes_on_as[old] = new
+        self._replaced_by[old] = new
         if self.leader == old:
             self.leader = new
         if self.shares is not None and old in self.shares:
@@ -138,7 +138,7 @@ class GroupMembership:
         """Remove MEMBER_ID."""
         del self.members[member_id]
 
-    def heard_of(self, generation: int) -> None:
+    def note_generation(self, generation: int) -> None:
         """Record that a member knows GENERATION, perhaps of another coordinator: the next one is higher."""
         self._known = max(self._known, generation)
 
@@ -147,17 +147,17 @@ class GroupMembership:
         self.generation = max(self.generation, self._known) + 1
         self.rebalance_count += 1
         self.shares = None
-        self._goes_on_as.clear()
+        self._replaced_by.clear()
         for member in self.members.values():
             member.since = member.since or self.generation
         self.leader = self._choose_leader(reachable)
 
     def _choose_leader(self, reachable: Collection[str]) -> str:
         candidates = [name for name in self.members if name in reachable] or list(self.members)
-        fresh = [name for name in candidates if not self.members[name].passed_over]
+        fresh = [name for name in candidates if not self.members[name].did_not_answer]
         if candidates and not fresh:
             for name in candidates:
-                self.members[name].passed_over = False
+                self.members[name].did_not_answer = False
             fresh = candidates
         return fresh[0] if fresh else ""
 
@@ -177,7 +177,7 @@ class GroupMembership:
     def is_waiting_for_plan(self) -> bool:
         return bool(self.generation) and self.shares is None and not self.each_for_itself
 
-    def counts_in(self, member_id: str) -> bool:
+    def includes(self, member_id: str) -> bool:
         """Return whether MEMBER_ID is part of the present generation."""
         member = self.members.get(member_id)
         return member is not None and 0 < member.since <= self.generation
@@ -188,12 +188,12 @@ class GroupMembership:
         A queue that is assigned twice goes to the first member. Queues of unknown members are not assigned.
         """
         kept: dict[str, list[pb.HeldQueue]] = {
-            name: [] for name in self.members if self.counts_in(name)
+            name: [] for name in self.members if self.includes(name)
         }
         given: dict[tuple[str, str, int], str] = {}
         wrong: list[str] = []
         for share in shares:
-            name = self._goes_on_as.get(share.member_id, share.member_id)
+            name = self._replaced_by.get(share.member_id, share.member_id)
             if name not in kept:
                 wrong.append(f"{share.member_id[:64]!r} is not a member")
                 continue
@@ -213,4 +213,4 @@ class GroupMembership:
     def everyone(self) -> list[pb.Member]:
         """Return the members as a leader gets them, sorted by instance id or else by member id."""
         found = sorted(self.members.values(), key=lambda one: one.instance_id or one.member_id)
-        return [member.as_told() for member in found]
+        return [member.to_message() for member in found]

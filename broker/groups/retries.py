@@ -39,10 +39,10 @@ from ...store.format.state_tables import GroupConfig
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..consumer_groups import RETRY_QUEUES_MAX, Groups
-from ..delay_rules import DelayRules, divide
+from ..delay_rules import DelayRules, route
 from ..events import BrokerEvents
 from ..messages.appender import Appends
-from ..retry_policies import intervals_of
+from ..retry_policies import retry_intervals_of
 from ..topics import Topics
 
 logger = logging.getLogger(__name__)
@@ -84,9 +84,9 @@ def fate_of(times: int, request: pb.SendBackRequest, group: GroupConfig, rules: 
         return Fate(reason=_clean(request.reason) or "sent to the dead letters by the consumer")
     asked = request.HasField("retry_max_times")
     if times >= (request.retry_max_times if asked else group.retry_times_max):
-        return Fate(reason=_clean(request.reason) or told_failures(times + 1))
+        return Fate(reason=_clean(request.reason) or failure_reason(times + 1))
     highest = len(rules.levels_ms)
-    intervals = () if request.delay_level else intervals_of(group.retry_policy)
+    intervals = () if request.delay_level else retry_intervals_of(group.retry_policy)
     if not intervals:
         level = request.delay_level or _FIRST_LEVEL + times
         return Fate(level=max(1, min(level, highest)))
@@ -96,7 +96,7 @@ def fate_of(times: int, request: pb.SendBackRequest, group: GroupConfig, rules: 
     return Fate(wait_ms=wait_ms)
 
 
-def told_failures(times: int) -> str:
+def failure_reason(times: int) -> str:
     """Return the default reason of a message that failed TIMES times."""
     return "failed once" if times == 1 else f"failed {times} times"
 
@@ -175,7 +175,7 @@ class Retries:
         now_ms = due_ms = self._now_ms()
         copy = run = self._copied(data, record, group, fate, now_ms, _times(record))
         if not fate.reason:
-            (part,) = divide(copy, self._rules, now_ms, past="now")
+            (part,) = route(copy, self._rules, now_ms, past="now")
             run = part.run
             due_ms = now_ms if part.due_ms is None else int(part.due_ms[0])
         # Create the topic only now: the copy is known to be valid.
@@ -205,7 +205,7 @@ class Retries:
         Raises GroupNotFound, InvalidRecord, NotWritable, Overloaded, MessageTooLarge, and errors of the store.
         """
         config = self._groups.get(group)
-        fate = Fate(reason=_clean(reason) or told_failures(times))
+        fate = Fate(reason=_clean(reason) or failure_reason(times))
         record = decode_record(data)
         copy = self._copied(data, record, config, fate, self._now_ms(), times)
         self._topics.for_group(copy.topic, 1)

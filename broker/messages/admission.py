@@ -4,7 +4,7 @@ A batch must be well formed, and this broker must be able to deliver it as reque
 broker writes is encoded again: store hosts have 4 bytes (an IPv4 address), and records are V1 unless the topic has more
 than 127 bytes.
 
-Then `ways` divides the batch by destination: immediate delivery, a delay (delay/delays.py), or half messages of
+Then `split_by_destination` divides the batch: immediate delivery, a delay (delay/delays.py), or half messages of
 transactions.
 
 Pure. A large batch needs no Python per message except the map over the CRCs, if all messages are immediate.
@@ -37,7 +37,7 @@ from ...proto.record import (
 from ...proto.record_run import Longs, RunColumns
 from ...proto.run import Run, check_run
 from ...proto.topics import TOPIC_LENGTH_MAX
-from ..delay_rules import DelayRules, Part, Past, divide, taken
+from ..delay_rules import DelayRules, Part, Past, route, select
 
 T = TypeVar("T")
 Flags = NDArray[np.bool_]
@@ -75,7 +75,7 @@ class Admitted:
     normal: bool
 
 
-def admit(records: bytes, sizes: Sequence[int], topic: str, queue: int) -> Admitted:
+def validate(records: bytes, sizes: Sequence[int], topic: str, queue: int) -> Admitted:
     """Validate RECORDS; return the batch that may be stored.
 
     Raises InvalidRecord, MessageTooLarge or InvalidArgument, which name record, field and value.
@@ -90,7 +90,7 @@ def admit(records: bytes, sizes: Sequence[int], topic: str, queue: int) -> Admit
     return _judged(run, as_sent=as_sent, checked=False)
 
 
-def admit_own(run: Run, *, plain: bool, normal: bool) -> Admitted:
+def validate_encoded(run: Run, *, plain: bool, normal: bool) -> Admitted:
     """Validate RUN, which the broker itself encoded; return the batch that may be stored.
 
     PLAIN: no message is delayed or a half message. NORMAL: all have the type NORMAL. Raises InvalidArgument for a
@@ -135,7 +135,7 @@ def check_body_sizes(run: Run, limit: int) -> None:
         )
 
 
-def ways(
+def split_by_destination(
     admitted: Admitted,
     rules: DelayRules,
     now_ms: int,
@@ -145,18 +145,18 @@ def ways(
 ) -> list[Part]:
     """Return the parts in which ADMITTED is stored: immediate messages, delayed ones, and half messages.
 
-    PAST decides about delivery times in the past. Raises the errors of `divide` and PREPARE.
+    PAST decides about delivery times in the past. Raises the errors of `route` and PREPARE.
     """
     run, halves = admitted.run, admitted.halves
     if admitted.plain:
         return [Part(run, np.arange(len(run)), None)]
     if halves is None:
-        return divide(run, rules, now_ms, past=past)
+        return route(run, rules, now_ms, past=past)
     if halves.all():
         return [Part(prepare(run), np.arange(len(run)), None)]
     rows, others = halves.nonzero()[0], (~halves).nonzero()[0]
-    with_halves = [Part(_numbered(lambda: prepare(taken(run, rows)), rows), rows, None)]
-    parts = _numbered(lambda: divide(taken(run, others), rules, now_ms, past=past), others)
+    with_halves = [Part(_numbered(lambda: prepare(select(run, rows)), rows), rows, None)]
+    parts = _numbered(lambda: route(select(run, others), rules, now_ms, past=past), others)
     return [replace(part, rows=others[part.rows]) for part in parts] + with_halves
 
 

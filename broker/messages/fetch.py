@@ -84,7 +84,7 @@ class Fetches:
             self._offsets.pulled(request.topic, request.group, request.queue, request.offset)
         if request.min_bytes <= 0 or request.max_wait_ms <= 0:
             if isinstance(fetch, FilteredFetch):
-                fetch.look_once()
+                fetch.scan_once()
             else:
                 fetch.on_deadline()
             return None

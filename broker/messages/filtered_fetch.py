@@ -55,7 +55,7 @@ class FilteredFetch:
         #: Whether a record was found that does not fit into the reply.
         self._is_full = False
         #: Whether a later turn continues the scan; then no other event does.
-        self._goes_on = False
+        self._is_scheduled = False
         self._watch: tuple[Purgatory, WatchedOperation] | None = None
         self._is_short = False
 
@@ -73,38 +73,38 @@ class FilteredFetch:
             purgatory.shorten(waiting, SKIPPED_WAIT_MS)
 
     def try_complete(self) -> bool:
-        if self._goes_on or self._next == self._end():
+        if self._is_scheduled or self._next == self._end():
             return False
         if not self._filters.has_turn:
-            self._goes_on = True
-            self._filters.go_on(self._look_on)
+            self._is_scheduled = True
+            self._filters.go_on(self._scan_on)
             return False
         before = self._next
-        error = self._look()
+        error = self._scan()
         if error is not None or self._is_enough():
             self._answer(error)
             return True
         if before < self._next != self._end():
-            self._goes_on = True
-            self._filters.go_on(self._look_on)
+            self._is_scheduled = True
+            self._filters.go_on(self._scan_on)
         return False
 
     def on_deadline(self) -> None:
-        self._answer(None if self._looked or not self._filters.has_turn else self._look())
+        self._answer(None if self._looked or not self._filters.has_turn else self._scan())
 
-    def look_once(self) -> None:
+    def scan_once(self) -> None:
         """Scan the next messages, in this turn or a later one, and answer."""
         if self._filters.has_turn:
             self.on_deadline()
         else:
-            self._filters.go_on(self._look_late)
+            self._filters.go_on(self._scan_later)
 
-    def _look_late(self) -> bool:
+    def _scan_later(self) -> bool:
         self.on_deadline()
         return True
 
-    def _look_on(self) -> bool:
-        self._goes_on = False
+    def _scan_on(self) -> bool:
+        self._is_scheduled = False
         return self._watch is not None and self._watch[0].try_again(self._watch[1])
 
     def _end(self) -> int:
@@ -115,7 +115,7 @@ class FilteredFetch:
         enough = min(max(request.min_bytes, 1), limits.size_bytes, HELD_BYTES_MAX)
         return self._is_full or self._found_bytes >= enough or self._found_count >= limits.messages
 
-    def _look(self) -> pb.FetchReply | None:
+    def _scan(self) -> pb.FetchReply | None:
         """Scan the next messages; return an error reply if that is not possible."""
         self._looked = True
         request, limits = self._request, self._limits

@@ -125,7 +125,7 @@ class Lookups:
                     return _answer(found, limit, more=True)
 
 
-def in_turns(
+def in_steps(
     steps: Generator[None, None, T],
     done: Callable[[T], object],
     fail: Callable[[errors.PocketMQError], object],

@@ -36,7 +36,7 @@ from ..replication.mastership import Mastership
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
 from ..topics import TYPE_ATTRIBUTE, Topics
-from .admission import Admitted, Prepare, admit, check_body_sizes, ways
+from .admission import Admitted, Prepare, check_body_sizes, split_by_destination, validate
 from .appender import Appends
 from .message_types import check_type, kinds_of
 
@@ -337,7 +337,9 @@ class Sends:
         for admitted, done in runs:
             self._check_open(durability, admitted.run.topic)
             check_body_sizes(admitted.run, self._body_max)
-            parts = ways(admitted, self._rules, now_ms, self._waits.prepare, past="now")
+            parts = split_by_destination(
+                admitted, self._rules, now_ms, self._waits.prepare, past="now"
+            )
             if not admitted.plain:
                 self._check_waiting(admitted, parts)
             sends.append(Sending(0, admitted, parts, now_ms, done, None, durability))
@@ -367,7 +369,7 @@ class Sends:
         records = run.records  # Each access makes a copy.
         self._check_size(len(records))
         self._topics.check_sendable(run.topic)
-        admitted = admit(records, run.sizes, run.topic, run.queue)
+        admitted = validate(records, run.sizes, run.topic, run.queue)
         check_body_sizes(admitted.run, self._body_max)
         topic = self._topics.find(run.topic)
         if topic is not None and self._config.topic_message_type_check:
@@ -386,7 +388,7 @@ class Sends:
     ) -> Sending:
         """Return the send of the ADMITTED messages of RUN."""
         now_ms = self._waits.now_ms()
-        parts = ways(admitted, self._rules, now_ms, self._waits.prepare)
+        parts = split_by_destination(admitted, self._rules, now_ms, self._waits.prepare)
         if not admitted.plain:
             self._check_waiting(admitted, parts)
         # Only now, because a valid batch may create the topic.
@@ -407,7 +409,7 @@ class Sends:
         if numbered.rows is not None:
             rest = rest_of(numbered.numbers, admitted.run, numbered.rows)
             sizes = [len(record) for record in rest]
-            admitted, each = admit(b"".join(rest), sizes, run.topic, run.queue), True
+            admitted, each = validate(b"".join(rest), sizes, run.topic, run.queue), True
         sending = self._sending(run, admitted, done, numbered, durability)
         if not each and sending.parts[0].run is not admitted.run:
             raise errors.InvalidArgument(

@@ -61,7 +61,7 @@ class PortReplica(Protocol):
         ...
 
     @property
-    def heard_master(self) -> tuple[str, int] | None:
+    def known_master(self) -> tuple[str, int] | None:
         """The master's address for clients, and its epoch; None: this replica is the master, or it is unknown."""
         ...
 
@@ -253,11 +253,11 @@ class ClientPort:
     def _master(self) -> KnownMaster | None:
         if self._leads and self._replica.takes_calls:
             return KnownMaster(self.address, self._replica.epoch)
-        heard = self._replica.heard_master
+        heard = self._replica.known_master
         return None if heard is None else KnownMaster(*heard)
 
     def _status(self, request: pb.BrokerStatusRequest, call: Call) -> pb.BrokerStatusReply:
-        heard = self._replica.heard_master
+        heard = self._replica.known_master
         where = "no master is known" if heard is None else f"the master is at {heard[0]}"
         return pb.BrokerStatusReply(
             cluster=self._config.cluster,

@@ -127,7 +127,7 @@ class FollowerReads:
                 )
                 answer: asyncio.Future[pb.FetchReply] = asyncio.get_running_loop().create_future()
                 done = answer.set_result
-                FilteredFetch(ungrouped, limits, choice, store, self._filters, done).look_once()
+                FilteredFetch(ungrouped, limits, choice, store, self._filters, done).scan_once()
                 reply = await answer
         except PocketMQError:
             return None

@@ -178,7 +178,7 @@ class Relays:
         """Wait until MASTER returns another value than last time, up to PATIENCE_S."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(waiting)
-        self._look_out()
+        self._start_watching()
         try:
             await asyncio.wait((waiting,), timeout=max(0.0, patience_s))
         finally:
@@ -198,12 +198,12 @@ class Relays:
                 if way.master != known:
                     way.leave_soon()
 
-    def _look_out(self) -> None:
+    def _start_watching(self) -> None:
         """Start to check MASTER periodically, while there are calls or waiters."""
         if self._looking is None:
-            self._looking = self.spawn(self._look_now_and_then())
+            self._looking = self.spawn(self._watch())
 
-    async def _look_now_and_then(self) -> None:
+    async def _watch(self) -> None:
         try:
             self.look()
             while self._waiting or self._count:
@@ -234,7 +234,7 @@ class Relays:
                 value=self._count,
             )
         self._count += 1
-        self._look_out()
+        self._start_watching()
         upstream: _Upstream | None = None
         try:
             upstream = await self._reach(method, _metadata_of(context), deadline)
@@ -280,7 +280,7 @@ class Relays:
         self, known: KnownMaster, method: Method, metadata: Metadata, deadline: float | None
     ) -> _Upstream:
         """Return a stream to the master KNOWN. Raises CallFailed if it is not reached, or another is elected first."""
-        way = self._way_to(known)
+        way = self._connection_to(known)
         timeout = None if deadline is None else max(0.001, deadline - _now())
         call = way.open(method, timeout, metadata)
         upstream = _Upstream(way, call)
@@ -299,7 +299,7 @@ class Relays:
             raise
         return upstream
 
-    def _way_to(self, known: KnownMaster) -> _Way:
+    def _connection_to(self, known: KnownMaster) -> _Way:
         for way in self._ways:
             if way.master == known and not way.is_leaving and len(way.upstreams) < STREAMS_MAX:
                 return way
@@ -463,7 +463,7 @@ class _RelayedStream:
 
     async def _run(self) -> None:
         try:
-            await self._carry_on()
+            await self._forward_replies()
             self._stream.finish()
         except PocketMQError as error:
             self._stream.fail(error)
@@ -478,7 +478,7 @@ class _RelayedStream:
         finally:
             self._make_room()
 
-    async def _carry_on(self) -> None:
+    async def _forward_replies(self) -> None:
         """Forward the master's messages until it ends the stream. With settings, continue at the next master after a
         loss.
         """
@@ -486,7 +486,7 @@ class _RelayedStream:
         while True:
             try:
                 async with self._relays.reached(self._method, self._stream, None) as upstream:
-                    await self._introduce(upstream)
+                    await self._send_first_messages(upstream)
                     while (message := await upstream.read()) is not EOF:
                         until = _now() + _REOPEN_S
                         self._stream.send(message)
@@ -499,7 +499,7 @@ class _RelayedStream:
                 self._upstream = None
             await self._relays.changed(_LOOK_IDLE_S)
 
-    async def _introduce(self, upstream: _Upstream) -> None:
+    async def _send_first_messages(self, upstream: _Upstream) -> None:
         """Send UPSTREAM the client's messages; if it is not the first master, only the settings."""
         if self._early is None:
             assert self._settings is not None, "a stream without settings ends with its master"

@@ -186,7 +186,7 @@ class Producers:
             begin = self._scan_begin()
             complete = begin == 0 and complete
         if not complete:
-            self._say_unknown(begin)
+            self._warn_of_unknown(begin)
         self._end = end = store.max_log_offset
         self._is_begun = end > 0
         self._note_found(self._scan.log(store.log, begin, end))
@@ -225,7 +225,7 @@ class Producers:
     def _read(self, data: bytes, base: int, columns: RunColumns) -> None:
         assert self._follows, "only for a follower"
         if not self._is_begun and base:  # The log of the master begins at this offset.
-            self._say_unknown(base)
+            self._warn_of_unknown(base)
         self._is_begun = True
         self._note_found(self._scan.records(data, columns, base))
         self._end = base + int(columns.starts[-1] + columns.sizes[-1])
@@ -262,7 +262,7 @@ class Producers:
         oldest = self._store.max_log_offset - SCAN_BYTES
         return next((start for start in starts if start >= oldest), starts[-1] if starts else 0)
 
-    def _say_unknown(self, begin: int) -> None:
+    def _warn_of_unknown(self, begin: int) -> None:
         since_ms = store_time_ms(self._store.log, begin) or self._clock.unix_ms()
         self.unknown_before = begin, since_ms
         logger.warning(

@@ -126,7 +126,7 @@ class ReplicaDevice:
 
         Raises ConfigError for the store of another replica, and errors of opening a store.
         """
-        self._finish_beginning_anew()
+        self._finish_opening_empty_store()
         self.check_identity()
         crashed = self._disk.exists(self.config.abort_path)
         self._open_store()
@@ -318,7 +318,7 @@ class ReplicaDevice:
         self._disk.sync_folder(f"{folder}/commitlog")
         logger.warning("log cut offset=%d bytes=%d kept=%s", end, log_end - end, folder)
 
-    def begin_anew(self) -> None:
+    def open_empty_store(self) -> None:
         """Quarantine the store, unless its log is empty, and open an empty one in its place, without epochs."""
         if self.store.log.files.files:
             with self._lock:
@@ -338,7 +338,7 @@ class ReplicaDevice:
             logger.warning("store not closed cleanly path=%s reason=%s", root, error.message)
         aside = f"{root}.set-aside-{self._unix_ms()}"
         self._disk.rename(root, aside)
-        self._finish_beginning_anew()
+        self._finish_opening_empty_store()
         self._note = note
         logger.warning("store quarantined path=%s quarantine=%s", root, aside)
         self._open_store()
@@ -347,7 +347,7 @@ class ReplicaDevice:
     def _next_root(self) -> str:
         return f"{self.config.path}.begins-anew"
 
-    def _finish_beginning_anew(self) -> None:
+    def _finish_opening_empty_store(self) -> None:
         """Move the prepared store into the place of the quarantined one, if a crash came in between."""
         root = self.config.path
         if self._disk.exists(self._next_root):

@@ -131,7 +131,7 @@ class JavaSlaves:
             try:
                 await serve(reader, writer)
             except (OSError, ValueError, PocketMQError) as error:
-                logger.info("Java slave disconnected", extra={"reason": str(error)})
+                logger.info("Java slave disconnected reason=%s", error)
             finally:
                 writer.close()
 
@@ -149,7 +149,7 @@ class JavaSlaves:
 
     async def _serve_log(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self.slaves) >= SLAVES_MAX:
-            logger.warning("Java slave refused, the limit is reached", extra={"limit": SLAVES_MAX})
+            logger.warning("Java slave refused, the limit is reached limit=%d", SLAVES_MAX)
             return
         reports = ClassicReports()
         end = await self._report(reader, reports)
@@ -157,13 +157,16 @@ class JavaSlaves:
         peer = writer.get_extra_info("peername")
         if end is None or begin is None:
             logger.warning(
-                "Java slave has another log: empty its store, and start it again",
-                extra={"peer": peer, "end": end, "log_end": self._store.max_log_offset},
+                "Java slave refused, it has another log: empty its store, and start it again"
+                " peer=%s end=%s log_end=%d",
+                peer,
+                end,
+                self._store.max_log_offset,
             )
             return
         slave = SlaveLink(begin)
         self.slaves.append(slave)
-        logger.info("Java slave connected", extra={"peer": peer, "offset": begin})
+        logger.info("Java slave connected peer=%s offset=%d", peer, begin)
         listening = asyncio.ensure_future(self._listen(reader, reports))
         try:
             await self._send(writer, slave, listening)
@@ -204,7 +207,7 @@ class JavaSlaves:
         while not listening.done():
             data = self._raw(slave.sent)
             if data is None:
-                logger.warning("Java slave is too far behind", extra={"offset": slave.sent})
+                logger.warning("Java slave is too far behind offset=%d", slave.sent)
                 return
             if data or loop.time() - sent_s >= _HEARTBEAT_S:
                 writer.write(classic_frame(slave.sent, data))

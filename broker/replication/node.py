@@ -143,34 +143,36 @@ class ReplicaNode:
         task, self._task = self._task, None
         if task is None:
             return
-        await self.leave_office()
+        await self.transfer_leadership()
         task.cancel()
         await asyncio.wait((task,))
         if self._running is not None:
             running, self._running = self._running, None
             await running.end("the replica was stopped")
 
-    async def leave_office(self) -> bool:
+    async def transfer_leadership(self) -> bool:
         """Transfer leadership to the follower in sync with the longest log, if there is one. Call `stop` afterwards.
 
         Returns whether the next master is known now, so that clients can be redirected to it.
         """
-        office = self._running.office if self._running else None
-        heir = office.heir() if office is not None else 0
-        if not heir:
+        leadership = self._running.leadership if self._running else None
+        successor = leadership.best_successor() if leadership is not None else 0
+        if not successor:
             return False
         try:
-            await self.hand_over(heir, _LEAVE_MS, leaving=True)
+            await self.hand_over(successor, _LEAVE_MS, leaving=True)
             async with asyncio.timeout(_LEAVE_MS / 1000):
-                while self.heard_master is None:  # noqa: ASYNC110 (a state of many causes, looked at for a moment)
+                while self.known_master is None:  # noqa: ASYNC110 (a state of many causes, looked at for a moment)
                     await asyncio.sleep(_LOOK_S)
         except errors.PocketMQError as error:
-            logger.warning("leadership not transferred to=%d reason=%s", heir, error.message)
+            logger.warning("leadership not transferred to=%d reason=%s", successor, error.message)
         except TimeoutError:
             logger.warning(
-                "leadership transferred to=%d, no answer from the new master ms=%d", heir, _LEAVE_MS
+                "leadership transferred to=%d, no answer from the new master ms=%d",
+                successor,
+                _LEAVE_MS,
             )
-        return self.heard_master is not None
+        return self.known_master is not None
 
     @property
     def role(self) -> ReplicaRole:
@@ -198,9 +200,9 @@ class ReplicaNode:
         return self._running.refused if self._running else None
 
     @property
-    def heard_master(self) -> tuple[str, int] | None:
+    def known_master(self) -> tuple[str, int] | None:
         """The master's address for clients, and its epoch; None: this replica is the master, or it follows none."""
-        if self._running is None or not self._running.hears_master:
+        if self._running is None or not self._running.is_connected_to_master:
             return None
         core = self._running.core
         node = core.live.get(core.master)
@@ -209,11 +211,11 @@ class ReplicaNode:
     @property
     def takes_calls(self) -> bool:
         """Return whether it is a master that takes requests: not during a transfer, nor after stepping down."""
-        office = self._running.office if self._running else None
-        if office is None:
+        leadership = self._running.leadership if self._running else None
+        if leadership is None:
             return False
         try:
-            office.check_open()
+            leadership.check_open()
         except errors.MasterFenced:
             return False
         return True
@@ -333,8 +335,8 @@ class ReplicaNode:
             NotEnoughReplicas: TO did not catch up; this replica stays master.
         """
         running, clock = self._alive, self._parts.clock
-        office = running.office
-        if office is None:
+        leadership = running.leadership
+        if leadership is None:
             raise errors.MasterFenced(f"replica {self.settings.replica_id} is not the master")
         if to == self.settings.replica_id or to not in running.replicas:
             others = sorted(running.replicas - {self.settings.replica_id})
@@ -353,7 +355,7 @@ class ReplicaNode:
         began_ms = clock.now_ms()
         refused_ms = began_ms
         try:
-            while running.office is office:
+            while running.leadership is leadership:
                 now_ms = clock.now_ms()
                 if now_ms - began_ms > timeout_ms:
                     raise errors.NotEnoughReplicas(
@@ -361,16 +363,16 @@ class ReplicaNode:
                         f" {self.settings.replica_id} continues as master",
                         timeout_ms=timeout_ms,
                     )
-                is_near = office.may_be_next(to) and office.behind(to) <= _NEARLY_ALL_BYTES
-                if not office.handing_over_to and is_near:
-                    office.handing_over_to, refused_ms = to, now_ms
-                if office.handing_over_to and not office.is_handed_over:
-                    is_told = running.has_state(to) and not office.is_awaited
+                is_near = leadership.may_be_next(to) and leadership.behind(to) <= _NEARLY_ALL_BYTES
+                if not leadership.transfer_to and is_near:
+                    leadership.transfer_to, refused_ms = to, now_ms
+                if leadership.transfer_to and not leadership.is_transferred:
+                    is_replicated = running.has_state(to) and not leadership.is_awaited
                     is_late = now_ms - refused_ms > _STATE_MS
-                    office.is_handed_over = (is_told or is_late) and running.hand_over(
+                    leadership.is_transferred = (is_replicated or is_late) and running.hand_over(
                         to, leaving=leaving
                     )
                 await asyncio.sleep(_LOOK_S)
         finally:
-            office.handing_over_to, office.is_handed_over = 0, False
+            leadership.transfer_to, leadership.is_transferred = 0, False
         return clock.now_ms() - refused_ms

@@ -78,13 +78,12 @@ class ReplicaCore:
         #: Since when the master has no live node.
         self._gone_ms: int | None = None
         self._set: PendingSet | None = None
-        self._stand: Cell | None = None
+        self._campaign: Cell | None = None
         self._accepts_loss = False
         #: Whether the mark was lowered for the accepted loss.
         self._has_lowered = False
         self.mark = SetMark()
-        #: Why this replica is unclean, and why it does not follow its master; "": it is not, or the
-        #: reason is unknown.
+        #: Why this replica is unclean, and why it does not follow its master; "": no known reason.
         self.unclean_reason = ""
         self.refuses = ""
         #: The log offset up to which sends with acks="replicas" were answered.
@@ -92,8 +91,7 @@ class ReplicaCore:
         self._upstream: Upstream | None = None
         #: Whether a CutLog or BeginAnew is not answered yet.
         self._cutting = False
-        #: Of a master: link by follower, with the limit of the follower's log after the cut; None:
-        #: it has cut its log.
+        #: Of a master, by follower: link, and the limit of the log after the cut; None: it is cut.
         self._links: dict[int, tuple[int, int | None]] = {}
         #: Hellos that arrived before the epoch had started here. They are answered afterwards.
         self._early: dict[int, pb.FollowHello] = {}
@@ -214,7 +212,7 @@ class ReplicaCore:
         told = (self.unclean, self._last_epoch, self.epoch_seen, self.damaged)
         if mine is None or (mine.unclean, mine.epoch, mine.epoch_seen, mine.damaged) != told:
             self._announce()
-        self._go_on(now_ms)
+        self._act(now_ms)
         return self._take()
 
     def _check_mark(self, cell: Cell | None) -> None:
@@ -246,7 +244,7 @@ class ReplicaCore:
             self._has_lowered = self.mark.mark.accepted > self.seen.cell.epoch
         if self.in_sync:
             self._advance(now_ms)
-        self._go_on(now_ms)
+        self._act(now_ms)
         return self._take()
 
     def last_mark(self, now_ms: int) -> list[effects.Effect]:
@@ -279,7 +277,7 @@ class ReplicaCore:
             self._see_cell(VersionedCell(done.cell, version), now_ms)
         else:
             self._set = None
-        self._go_on(now_ms)
+        self._act(now_ms)
         return self._take()
 
     def set_refused(self, now_ms: int) -> list[effects.Effect]:
@@ -306,8 +304,8 @@ class ReplicaCore:
         """Handle a new version of the set's metadata: all requests for an older version are decided."""
         if self._set and not self._set.in_flight:
             self._set = None
-        stand, self._stand = self._stand, None
-        if self.role is ReplicaRole.STANDING:
+        stand, self._campaign = self._campaign, None
+        if self.role is ReplicaRole.CANDIDATE:
             if found.cell == stand:
                 self.role, self._cutting = ReplicaRole.STARTING, True
                 self._out.append(effects.CutLog(None))
@@ -332,8 +330,8 @@ class ReplicaCore:
         if now_ms - asked.asked_ms < RETRY_MS:
             return
         cell = asked.cell
-        if self.role is ReplicaRole.STANDING and self._stand:
-            cell = self._stand
+        if self.role is ReplicaRole.CANDIDATE and self._campaign:
+            cell = self._campaign
         elif self.role is ReplicaRole.MASTER and self.in_sync:
             wanted = self.in_sync.wanted(self.live, now_ms)
             if wanted != self.in_sync.proposed_set:
@@ -381,13 +379,13 @@ class ReplicaCore:
         unanswered = self._set and not self._set.in_flight
         if (unanswered or self.master == 0) and now_ms - (self._read_ms or 0) >= RETRY_MS:
             self._read(now_ms)
-        self._go_on(now_ms)
+        self._act(now_ms)
         return self._take()
 
     def accept_loss(self, now_ms: int) -> list[effects.Effect]:
         """Become a candidate even if unclean or out of sync: an administrator accepted the loss of messages."""
         self._accepts_loss = True
-        self._go_on(now_ms)
+        self._act(now_ms)
         return self._take()
 
     def hand_over(self, to: int, now_ms: int, *, leaving: bool) -> list[effects.Effect]:
@@ -403,7 +401,7 @@ class ReplicaCore:
         self._ask_for(cell, now_ms)
         return self._take()
 
-    def _go_on(self, now_ms: int) -> None:
+    def _act(self, now_ms: int) -> None:
         """Do what is due in this role: propose a set, become a candidate, or follow."""
         if self.role is ReplicaRole.MASTER:
             self._propose(now_ms)
@@ -414,13 +412,12 @@ class ReplicaCore:
                 if self._gone_ms is None:
                     self._gone_ms = now_ms
                     self._announce()
-                if self.may_stand(cell) and now_ms >= self._gone_ms + self._delay_ms(cell):
-                    self._stand_for(cell, now_ms)
+                if self.may_be_candidate(cell) and now_ms >= self._gone_ms + self._delay_ms(cell):
+                    self._become_candidate(cell, now_ms)
                     return
             else:
                 self._gone_ms = None
-            # Also connect to a master with an older epoch: it learns from the hello that its epoch
-            # has ended.
+            # Also connect to a master with an older epoch: the hello shows that its epoch has ended.
             if cell.master not in (0, self._me):
                 self._dial(cell, now_ms)
 
@@ -429,7 +426,7 @@ class ReplicaCore:
         node = self.live.get(cell.master)
         return node is None or node.unclean or cell.master == self._me
 
-    def may_stand(self, cell: Cell) -> bool:
+    def may_be_candidate(self, cell: Cell) -> bool:
         """Return whether this replica may become a candidate to succeed the master of CELL."""
         if not self.has_session or not self.is_live or self._set or self._cutting:
             return False
@@ -451,7 +448,7 @@ class ReplicaCore:
         delay_ms = better * self._settings.election_delay_ms
         return delay_ms + DAMAGED_DELAY_MS if better and self.damaged else delay_ms
 
-    def _stand_for(self, cell: Cell, now_ms: int) -> None:
+    def _become_candidate(self, cell: Cell, now_ms: int) -> None:
         """Become a candidate: persist a new epoch, stop following in all lower ones, then ask for it.
 
         From now on the old master acknowledges without this replica. A replica never uses an epoch that it has seen:
@@ -471,14 +468,14 @@ class ReplicaCore:
         self._unfollow("this replica is a candidate for master")
         self.epoch_seen = epoch
         self._keep_state()
-        self.role = ReplicaRole.STANDING
-        self._stand = Cell(
+        self.role = ReplicaRole.CANDIDATE
+        self._campaign = Cell(
             epoch=epoch,
             master=self._me,
             in_sync=frozenset({self._me, *kept}),
             replicas=cell.replicas,
         )
-        self._ask_for(self._stand, now_ms)
+        self._ask_for(self._campaign, now_ms)
 
     def _start(self, now_ms: int) -> None:
         """Start the epoch at the end of the last valid record, and flush that to disk before the first append."""
@@ -498,7 +495,7 @@ class ReplicaCore:
         early, self._early = self._early, {}
         for link, hello in early.items():
             try:
-                self._hear_hello(link, hello)
+                self._on_hello(link, hello)
             except InvalidArgument as error:
                 self._drop(link, str(error))
         self._propose(now_ms)
@@ -519,7 +516,7 @@ class ReplicaCore:
         self._links.clear()
         self._early.clear()
         self.in_sync = None
-        self._stand = None
+        self._campaign = None
 
     def _keep_state(self, reason: str = "") -> None:
         self._out.append(effects.KeepState(self.epoch_seen, self.unclean, reason))
@@ -545,7 +542,7 @@ class ReplicaCore:
             self._start(now_ms)
         elif upstream and upstream.begin and not upstream.cut:
             self._begin_at_end(upstream, upstream.begin)
-        self._go_on(now_ms)
+        self._act(now_ms)
         return self._take()
 
     def appended(self, end: int, now_ms: int) -> list[effects.Effect]:
@@ -657,7 +654,7 @@ class ReplicaCore:
                 self._receive(upstream, [one.bytes for one in (frame, *more)])
         except InvalidArgument as error:
             self._refuse_upstream(str(error))
-        self._go_on(now_ms)
+        self._act(now_ms)
         return self._take()
 
     def _begin(self, upstream: Upstream, begin: pb.FollowBegin) -> None:
@@ -723,8 +720,7 @@ class ReplicaCore:
 
     def _begin_at_end(self, upstream: Upstream, begin: pb.FollowBegin) -> None:
         """The log is a prefix of the master's: take the master's epochs up to its end."""
-        # All epochs, before the first byte: bytes of an unknown epoch would count as those of an
-        # older one.
+        # All epochs before the first byte: bytes of an unknown epoch would count as older ones.
         theirs = Epochs.of_wire(begin.epochs)
         if theirs != self.epochs:
             self._out.append(effects.KeepEpochs(theirs))
@@ -793,17 +789,17 @@ class ReplicaCore:
         kind = frame.WhichOneof("frame")
         try:
             if kind == "hello":
-                self._hear_hello(link, frame.hello)
+                self._on_hello(link, frame.hello)
             elif kind == "cut":
-                self._hear_cut(link, frame.cut, now_ms)
+                self._on_cut(link, frame.cut, now_ms)
             elif kind == "ack":
-                self._hear_ack(link, frame.ack, now_ms)
+                self._on_ack(link, frame.ack, now_ms)
         except InvalidArgument as error:
             self._drop(link, str(error))
-        self._go_on(now_ms)
+        self._act(now_ms)
         return self._take()
 
-    def _hear_hello(self, link: int, hello: pb.FollowHello) -> None:
+    def _on_hello(self, link: int, hello: pb.FollowHello) -> None:
         """Answer a replica that wants to follow: the epochs of the log, and where the replica must cut its own log."""
         frames.check_hello(hello)
         replicas = self.seen.cell.replicas if self.seen else ()
@@ -834,7 +830,7 @@ class ReplicaCore:
         )
         self._out.append(effects.SendFrame(link, pb.FollowReply(begin=begin)))
 
-    def _hear_cut(self, link: int, cut: pb.FollowCut, now_ms: int) -> None:
+    def _on_cut(self, link: int, cut: pb.FollowCut, now_ms: int) -> None:
         frames.check_cut(cut)
         follower, most = self._links.get(link, (0, None))
         if self.in_sync is None or most is None:
@@ -846,7 +842,7 @@ class ReplicaCore:
         self._out.append(effects.StreamFrom(link, cut.end))
         self._advance(now_ms)
 
-    def _hear_ack(self, link: int, ack: pb.FollowAck, now_ms: int) -> None:
+    def _on_ack(self, link: int, ack: pb.FollowAck, now_ms: int) -> None:
         frames.check_ack(ack)
         if ack.epoch > self.epoch_seen:
             raise InvalidArgument(

@@ -14,7 +14,7 @@ class ReplicaRole(Enum):
     """The role of a replica."""
 
     FOLLOWER = "follower"
-    STANDING = "standing"
+    CANDIDATE = "candidate"
     STARTING = "starting"
     MASTER = "master"
 

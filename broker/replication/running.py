@@ -32,9 +32,9 @@ from .follower_view import FollowerView
 from .frames import check_state_ack
 from .healing import HealedReplica, LogHealer
 from .in_sync import ReplicaSettings
+from .leadership import MasterOffice
 from .links import Dial, FollowerLink, MasterLink
 from .mastership import Mastership
-from .office import MasterOffice
 from .registry import LiveNode, VersionedCell, VersionedEndMark
 from .registry_sessions import OpenSession, RegistrySessions, Silence
 from .replica import ReplicaCore
@@ -105,7 +105,7 @@ class RunningReplica:
         self.settings = settings
         self._state = StateStream(parts.clock, self._send_over)
         self.core = ReplicaCore(settings, state, self._state.has_state)
-        self.office: MasterOffice | None = None
+        self.leadership: MasterOffice | None = None
         self._parts = parts
         self._device = parts.device
         self._clock = clock = parts.clock
@@ -118,7 +118,7 @@ class RunningReplica:
         replica = HealedReplica(
             store=lambda: self._store_at_rest,
             epochs=lambda: self.core.epochs.cut(self.core.end),
-            is_master=lambda: self.office is not None,
+            is_master=lambda: self.leadership is not None,
             others=lambda: self._others,
         )
         self.healer = LogHealer(settings, replica, parts.dial, clock)
@@ -172,8 +172,8 @@ class RunningReplica:
             self.failed.set_result(errors.MasterFenced(reason))
         if self._ticking is not None:
             self._ticking.cancel()
-        if self.office is not None:
-            self._end_office(reason)
+        if self.leadership is not None:
+            self._end_leadership(reason)
             await self._write_last_mark()
         for link in list(self._links.values()):
             link.close(reason)
@@ -223,8 +223,8 @@ class RunningReplica:
             if not isinstance(error, errors.PocketMQError):
                 logger.error("replica failed", exc_info=error)
             self.failed.set_result(error if isinstance(error, Exception) else Exception(error))
-            if self.office is not None:
-                self._end_office(str(error))
+            if self.leadership is not None:
+                self._end_leadership(str(error))
 
     @property
     def store(self) -> MessageStore:
@@ -277,7 +277,7 @@ class RunningReplica:
         )
 
     @property
-    def hears_master(self) -> bool:
+    def is_connected_to_master(self) -> bool:
         """Whether it is connected to the master that it follows."""
         return any(isinstance(one, MasterLink) and one.is_open for one in self._links.values())
 
@@ -335,9 +335,9 @@ class RunningReplica:
             return
         self._inputs.append(feed)
         if not self._is_working:
-            self._go_on()
+            self._process_inputs()
 
-    def _go_on(self) -> None:
+    def _process_inputs(self) -> None:
         self._is_working = True
         try:
             while not self.failed.done():
@@ -357,7 +357,7 @@ class RunningReplica:
 
     async def _finish(self, blocking: _Blocking) -> None:
         await blocking()
-        self._go_on()
+        self._process_inputs()
 
     def _release_idle(self) -> None:
         for waiting in self._idle:
@@ -420,14 +420,14 @@ class RunningReplica:
 
     def request_came(self, link: int, frame: pb.FollowRequest) -> Awaitable[None] | None:
         if frame.HasField("state_ack"):
-            self._hear_state_ack(link, frame.state_ack)
+            self._on_state_ack(link, frame.state_ack)
             return None
         if frame.HasField("hello"):
-            self._state.heard(link, frame.hello)
+            self._state.hello_received(link, frame.hello)
         self._give(lambda core: core.request(link, frame, self.now_ms()))
         return None
 
-    def _hear_state_ack(self, link: int, ack: pb.FollowStateAck) -> None:
+    def _on_state_ack(self, link: int, ack: pb.FollowStateAck) -> None:
         try:
             check_state_ack(ack)
         except errors.InvalidArgument as error:
@@ -499,7 +499,7 @@ class RunningReplica:
 
     def has_state(self, replica: int) -> bool:
         """Send all replicated tables; return whether REPLICA has them."""
-        return self._state.is_told(replica)
+        return self._state.send_all_to(replica)
 
     def hand_over(self, to: int, *, leaving: bool) -> bool:
         """Make TO the master in the set's metadata, if possible now; return whether that was requested."""
@@ -521,8 +521,8 @@ class RunningReplica:
 
     def _tick(self) -> None:
         self._ticking = self._loop.call_later(TICK_MS / 1000, self._tick)
-        if self.office is not None:
-            self.office.look_at_lease()
+        if self.leadership is not None:
+            self.leadership.check_lease()
         if self._is_working:
             return  # The disk is busy: the next tick does what is due.
         now_ms = self.now_ms()
@@ -544,16 +544,16 @@ class RunningReplica:
         store, config = self.store, self._device.config
         if store.health.failure is not None:
             raise store.health.failure
-        if self.office is None and self._stopping is None:
+        if self.leadership is None and self._stopping is None:
             if self._is_due("flush", now_ms, config.flush_interval_ms):
                 store.tick(now_ms)
             if self._is_due("clean", now_ms, config.clean_interval_ms):
                 self._clean(store)
             if self._is_due("producers", now_ms, PRODUCERS_TICK_MS):
                 self._device.producers.tick()
-        elif self.office is not None and store.max_log_offset > self.core.end:
+        elif self.leadership is not None and store.max_log_offset > self.core.end:
             self._appended(
-                self.office.epoch, store.max_log_offset
+                self.leadership.epoch, store.max_log_offset
             )  # A file may have been closed because of its age.
         if store.min_log_offset != self.core.min_offset and store.log.files.files:
             self.core.log_begins(store.min_log_offset)
@@ -608,7 +608,7 @@ class RunningReplica:
             effects.CloseLink: self._close_link,
             effects.AppendRaw: self._append_raw,
             effects.CutLog: lambda effect: partial(self._cut_log, effect),
-            effects.BeginAnew: lambda effect: partial(self._begin_anew, effect),
+            effects.BeginAnew: lambda effect: partial(self._open_empty_store, effect),
             effects.BecomeMaster: self._become_master,
             effects.StepDown: self._step_down,
             effects.AnswerAcks: self._answer_acks,
@@ -634,10 +634,10 @@ class RunningReplica:
     def _send_frame(self, effect: effects.SendFrame) -> None:
         frame = effect.frame
         if isinstance(frame, pb.FollowRequest) and frame.HasField("hello"):
-            self._state.say_hello(effect.link, frame.hello)
+            self._state.add_versions(effect.link, frame.hello)
         self._send_over(effect.link, frame)
         if isinstance(frame, pb.FollowReply) and frame.HasField("begin"):
-            self._state.began(effect.link)
+            self._state.hello_answered(effect.link)
 
     def _send_over(self, number: int, frame: pb.FollowRequest | pb.FollowReply) -> None:
         link = self._links.get(number)
@@ -694,9 +694,9 @@ class RunningReplica:
             await self._replace_log(partial(self._device.cut, effect.end))
         self._tell_cut(self.store.max_log_offset)
 
-    async def _begin_anew(self, effect: effects.BeginAnew) -> None:
+    async def _open_empty_store(self, effect: effects.BeginAnew) -> None:
         logger.error("store replaced by an empty one reason=%s", effect.reason)
-        await self._replace_log(self._device.begin_anew)
+        await self._replace_log(self._device.open_empty_store)
         self._tell_cut(effect.begin)
 
     async def _replace_log(self, act: Callable[[], None]) -> None:
@@ -728,7 +728,7 @@ class RunningReplica:
         store.confirm(self.core.confirm)
         store.lead()
         self._state.lead()
-        self.office = MasterOffice(
+        self.leadership = MasterOffice(
             self.core,
             self.now_ms,
             partial(self._appended, effect.epoch),
@@ -737,47 +737,47 @@ class RunningReplica:
             self._state,
             self._device.producers,
         )
-        self._leading = self._loop.create_task(self._lead(store, self.office))
+        self._leading = self._loop.create_task(self._lead(store, self.leadership))
         self._leading.add_done_callback(self._note_failure)
 
-    async def _lead(self, store: MessageStore, office: MasterOffice) -> None:
+    async def _lead(self, store: MessageStore, leadership: MasterOffice) -> None:
         try:
-            await self._parts.roles.lead(store, office)
+            await self._parts.roles.lead(store, leadership)
         except errors.MasterFenced:
-            if office is self.office:
+            if leadership is self.leadership:
                 raise
 
     def _answer_acks(self, effect: effects.AnswerAcks) -> None:
-        if self.office is not None:
-            self.office.acknowledge(effect.up_to, effect.replicas)
+        if self.leadership is not None:
+            self.leadership.acknowledge(effect.up_to, effect.replicas)
 
     def _fail_acks(self, effect: effects.FailAcks) -> None:
-        if self.office is not None:
-            self.office.doubt(effect.in_sync)
+        if self.leadership is not None:
+            self.leadership.doubt(effect.in_sync)
 
     def _confirm(self, effect: effects.Confirm) -> None:
         self.store.confirm(effect.offset)
         self._state.confirmed(effect.offset)
-        if self.office is not None:
-            self.office.confirmed(effect.offset)
+        if self.leadership is not None:
+            self.leadership.confirmed(effect.offset)
 
     def _step_down(self, effect: effects.StepDown) -> None:
-        if self.office is None:
+        if self.leadership is None:
             return  # It was elected, but has not started.
         logger.warning("replica stopped being master reason=%s", effect.reason)
-        self._end_office(effect.reason)
+        self._end_leadership(effect.reason)
         self._stopping = self._loop.create_task(self._stop_leading())
         self._stopping.add_done_callback(self._note_failure)
 
-    def _end_office(self, reason: str) -> None:
-        assert self.office is not None
-        office, self.office = self.office, None
+    def _end_leadership(self, reason: str) -> None:
+        assert self.leadership is not None
+        leadership, self.leadership = self.leadership, None
         mine = self.settings
         error = errors.MasterFenced(
             f"replica {mine.replica_id} of {mine.set_name!r} is not the master any more: {reason}",
-            epoch=str(office.epoch),
+            epoch=str(leadership.epoch),
         )
-        office.end(error)
+        leadership.end(error)
         self._state.step_down(error)
 
     async def _stop_leading(self) -> None:

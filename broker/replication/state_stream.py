@@ -57,7 +57,7 @@ class StateStream:
         if sink is not None:
             sink.lead()
 
-    def say_hello(self, link: int, hello: pb.FollowHello) -> None:
+    def add_versions(self, link: int, hello: pb.FollowHello) -> None:
         """Add the versions of this follower to HELLO, which is about to be sent over LINK."""
         self._upstream = link
         if self._sink is not None:
@@ -107,11 +107,11 @@ class StateStream:
             self._tell_all(source, link)
         return source
 
-    def heard(self, link: int, hello: pb.FollowHello) -> None:
+    def hello_received(self, link: int, hello: pb.FollowHello) -> None:
         """A follower sent HELLO over LINK."""
         self._hellos[link] = hello
 
-    def began(self, link: int) -> None:
+    def hello_answered(self, link: int) -> None:
         """The hello over LINK was answered."""
         self._begun.add(link)
         if self._source is not None and link in self._hellos:
@@ -147,7 +147,7 @@ class StateStream:
             self._sink.tick()
         self._tell_changes()
 
-    def is_told(self, replica: int) -> bool:
+    def send_all_to(self, replica: int) -> bool:
         """Send all changes; return whether REPLICA, which is about to become master, has them."""
         if self._source is None:
             return True

@@ -24,7 +24,7 @@ from ...proto.rpc import Call, Later, MethodTable, unary as plain_unary
 from ...store.format.state_tables import GroupConfig
 from ..consumer_groups import Groups
 from ..pop.pops import Pops
-from ..retry_policies import announced_intervals_of
+from ..retry_policies import announced_retry_intervals_of
 from ..topics import Topics
 from .request_checks import check_invisible, checked_topic, group_name, milliseconds
 from .service import answered_when, client_id, service, unary
@@ -126,7 +126,7 @@ class Acknowledging:
 
     def _back_off_ms(self, group: GroupConfig, attempt: int) -> int:
         """Return how long a message of GROUP waits for redelivery after ATTEMPT failed."""
-        listed = announced_intervals_of(group.retry_policy)
+        listed = announced_retry_intervals_of(group.retry_policy)
         delays_ms = listed or self._retry_delays_ms
         return max(delays_ms[min(attempt, len(delays_ms)) - 1], PUSHED_LEAST_MS)
 

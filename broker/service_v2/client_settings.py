@@ -25,7 +25,7 @@ from ...store.format.beans import INT_MAX
 from ...store.format.state_tables import GroupConfig
 from ..consumer_groups import Groups
 from ..pop.pops import BATCH_MAX
-from ..retry_policies import announced_intervals_of, exponential_of
+from ..retry_policies import announced_retry_intervals_of, exponential_of
 from .receiving import POLLING_MOST_MS
 from .request_checks import INVISIBLE_MAX_MS, LITE_TOPIC_LENGTH_MAX, group_name, topic_name
 
@@ -142,7 +142,7 @@ class SettingsRules:
         elif answer.user_agent.language == v2.NODE_JS:
             policy.exponential_backoff.CopyFrom(_backoff(*_NODE_BACKOFF_MS))
         else:
-            delays = announced_intervals_of(group.retry_policy) or self._retry_delays_ms
+            delays = announced_retry_intervals_of(group.retry_policy) or self._retry_delays_ms
             policy.customized_backoff.CopyFrom(
                 v2.CustomizedBackoff(
                     next=[timedelta(milliseconds=min(one, INVISIBLE_MAX_MS)) for one in delays]

@@ -54,7 +54,7 @@ class Heartbeats:
         session = self._sessions.find(who)
         if _is_consumer(session, request):
             group_name(request.group, self._groups)
-        self._sessions.hear(who, metadata.get(LANGUAGE, ""), client_host(call))
+        self._sessions.record_activity(who, metadata.get(LANGUAGE, ""), client_host(call))
         return v2.HeartbeatResponse(status=OK)
 
     def terminate(

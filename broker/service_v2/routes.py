@@ -79,7 +79,7 @@ class RouteQueries:
                         broker=share.broker,
                         accept_message_types=share.accepted,
                     )
-                    for share, (queue, permission) in _in_turns(
+                    for share, (queue, permission) in _alternating(
                         (share, _queues(share))
                         for share in self._shares(name, call, request, others)
                     )
@@ -116,7 +116,7 @@ class RouteQueries:
                             broker=share.broker,
                         )
                     )
-                    for share, queue in _in_turns(
+                    for share, queue in _alternating(
                         (share, range(share.read_queues) if is_orderly else (ALL_QUEUES,))
                         for share in readable
                     )
@@ -200,7 +200,7 @@ class _Share(NamedTuple):
     accepted: tuple[v2.MessageType, ...]
 
 
-def _in_turns(shares: Iterable[tuple[_Share, Iterable[Item]]]) -> Iterator[tuple[_Share, Item]]:
+def _alternating(shares: Iterable[tuple[_Share, Iterable[Item]]]) -> Iterator[tuple[_Share, Item]]:
     """Yield each share with each of its items: the first item of every share, the second of every share, …"""
     left = [(share, iter(items)) for share, items in shares]
     while left:

@@ -41,7 +41,7 @@ from ...proto.run import Run
 from ...store.format.state_tables import TopicConfig
 from ..config import BrokerConfig
 from ..delay.recalls import Recalls
-from ..messages.admission import Admitted, admit_own
+from ..messages.admission import Admitted, validate_encoded
 from ..messages.send import Outcome, Sends
 from ..neighbours import Neighbours
 from ..topics import Topics
@@ -217,9 +217,9 @@ def _run(drafts: Sequence[CheckedMessage], topic: str, host: Host, now_ms: int) 
     plain, normal = _WAITING.isdisjoint(kinds), kinds.count(v2.NORMAL) == len(kinds)
     sizes = [len(draft.properties) for draft in drafts]
     if host.is_v6:
-        return admit_own(Run.of(topic, queue, records), plain=plain, normal=normal)
+        return validate_encoded(Run.of(topic, queue, records), plain=plain, normal=normal)
     run = Run.of_plain(topic, queue, records, sizes)
-    return admit_own(run, plain=plain, normal=normal)
+    return validate_encoded(run, plain=plain, normal=normal)
 
 
 class _Receipt:

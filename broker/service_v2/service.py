@@ -38,21 +38,21 @@ class ServedMethods(Protocol):
 
 
 class ServiceV2:
-    """All methods of the service, each implemented by one of the handlers in `faces`."""
+    """All methods of the service, each implemented by one of the HANDLERS."""
 
     def __init__(
         self,
-        faces: Sequence[ServedMethods],
+        handlers: Sequence[ServedMethods],
         wrapped: Callable[[MethodTable], MethodTable] = lambda table: table,
     ) -> None:
         """WRAPPED returns a table with the common wrappers of all calls."""
-        self._faces = faces
+        self._handlers = handlers
         self._wrapped = wrapped
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
-        faces = (face.methods() for face in self._faces)
-        return self._wrapped(reduce(or_, faces, MethodTable()))
+        handlers = (each.methods() for each in self._handlers)
+        return self._wrapped(reduce(or_, handlers, MethodTable()))
 
 
 def service(entries: Mapping[str, MethodEntry]) -> MethodTable:

@@ -73,7 +73,7 @@ class Sessions:
                 host=session.host,
             )
 
-    def hear(self, client_id: str, language: str = "", host: str = "") -> ClientSession:
+    def record_activity(self, client_id: str, language: str = "", host: str = "") -> ClientSession:
         """Record a sign of life from HOST; return the session, perhaps a new one; raise Overloaded."""
         session = self._sessions.get(client_id)
         if session is None:

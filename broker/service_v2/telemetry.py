@@ -126,7 +126,7 @@ class TelemetryStream:
         host = client_host(self._stream)
         sessions = self._telemetry.sessions
         sessions.check_host(self._who, host)
-        session = sessions.hear(self._who, self._stream.metadata.get(LANGUAGE, ""), host)
+        session = sessions.record_activity(self._who, self._stream.metadata.get(LANGUAGE, ""), host)
         what = message.WhichOneof("command")
         if what == "settings":
             try:
@@ -251,5 +251,5 @@ class Clients:
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
-        faces = (self.telemetry, self._heartbeats)
-        return reduce(or_, (face.methods() for face in faces))
+        handlers = (self.telemetry, self._heartbeats)
+        return reduce(or_, (each.methods() for each in handlers))

@@ -43,7 +43,7 @@ class CheckCommands:
         session = self._sessions.find(client_id)
         if session is None:
             try:
-                session = self._sessions.hear(client_id)
+                session = self._sessions.record_activity(client_id)
             except Overloaded:
                 return  # Other clients of the topic may be asked instead.
         asked = self._asked_of(session, v2.Resource(name=topic))

@@ -1,7 +1,7 @@
 """Work in steps: each step runs in a later turn of the event loop, or at a given time.
 
 Sends and fetches run between the steps. While a step is scheduled for the next turn, a virtual clock does not advance.
-Work that depends on the wall clock calls `follow_wall`, and gets a step whenever the wall clock is set.
+Work that depends on the wall clock calls `reschedule_on_clock_change`, and gets a step whenever the wall clock is set.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Turns:
         self._handle: asyncio.Handle | None = None
         self._timer: Timer | None = None
 
-    def follow_wall(self) -> None:
+    def reschedule_on_clock_change(self) -> None:
         """Also call a step whenever the wall clock is set."""
         self._clock.on_step.append(self.soon)
 

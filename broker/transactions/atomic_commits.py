@@ -39,7 +39,7 @@ from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..consumer_groups import Groups, check_own_choice
 from ..groups.fence import Fence
-from ..messages.admission import admit, check_body_sizes
+from ..messages.admission import check_body_sizes, validate
 from ..messages.appender import Appends
 from ..messages.message_types import check_type
 from ..offsets import Offsets
@@ -338,7 +338,7 @@ class AtomicCommits:
     def _admitted(self, run: pb.AtomicRun) -> Run:
         """Return RUN as a batch that may be stored, validated like a send."""
         self._topics.check_sendable(run.topic)
-        admitted = admit(run.records, run.sizes, run.topic, run.queue)
+        admitted = validate(run.records, run.sizes, run.topic, run.queue)
         check_body_sizes(admitted.run, self._store.config.message_size_max_bytes)
         topic = self._topics.find(run.topic)
         if topic is not None and self._config.topic_message_type_check:

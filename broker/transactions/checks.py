@@ -70,7 +70,7 @@ class Checks:
         self._due: list[tuple[int, int, OpenHalf]] = []
         self._timer: Timer | None = None
         #: The next chunk of due checks.
-        self._going_on: asyncio.Handle | None = None
+        self._next_chunk: asyncio.Handle | None = None
         self._running = False
 
     def start(self) -> None:
@@ -83,10 +83,10 @@ class Checks:
         self._running = False
         if self._timer is not None:
             self._timers.cancel(self._timer)
-        if self._going_on is not None:
-            self._going_on.cancel()
+        if self._next_chunk is not None:
+            self._next_chunk.cancel()
             self._clock.release()
-            self._going_on = None
+            self._next_chunk = None
 
     def stream(self, stream: Stream) -> Listener:
         """Add a stream of a producer that answers checks."""
@@ -107,7 +107,7 @@ class Checks:
 
     def _arm(self) -> None:
         """Set the timer for the next check."""
-        if not self._running or self._going_on is not None or not self._due:
+        if not self._running or self._next_chunk is not None or not self._due:
             return
         if len(self._due) > 2 * len(self._halves.open) + _STALE_MIN:
             self._due = [(half.due_ms, half.queue_offset, half) for half in self._halves.open]
@@ -134,12 +134,12 @@ class Checks:
             self._check_all(due, now_ms)
         if self._due and self._due[0][0] <= now_ms:
             self._clock.hold()
-            self._going_on = asyncio.get_running_loop().call_soon(self._go_on)
+            self._next_chunk = asyncio.get_running_loop().call_soon(self._check_next_chunk)
         else:
             self._arm()
 
-    def _go_on(self) -> None:
-        self._going_on = None
+    def _check_next_chunk(self) -> None:
+        self._next_chunk = None
         try:
             self._fire()
         finally:

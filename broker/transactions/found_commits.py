@@ -43,7 +43,7 @@ class FoundCommit:
 
 def found_commits(store: MessageStore, begin: int) -> list[FoundCommit]:
     """Return the valid commits whose records STORE has from number BEGIN on, in order."""
-    records = list(_that_count(store, begin))
+    records = list(_valid_commits(store, begin))
     copies = _copies(store, records)
     return [
         FoundCommit(
@@ -60,7 +60,7 @@ def found_commits(store: MessageStore, begin: int) -> list[FoundCommit]:
     ]
 
 
-def _that_count(store: MessageStore, begin: int) -> Iterator[CommitRecord]:
+def _valid_commits(store: MessageStore, begin: int) -> Iterator[CommitRecord]:
     last = begin - 1
     for slices in slices_from(store, COMMIT_TOPIC, 0, begin, check_crcs=False):
         starts = starts_of(slices.sizes).tolist()

@@ -96,8 +96,9 @@ def halves_in(slices: Slices) -> Iterator[OpenHalf]:
         queue = _number(queues[row])
         if not (groups[row] and ids[row] and topics[row]) or not 0 <= queue <= _INT_MAX:
             logger.warning(
-                "a half message that cannot be resolved was skipped",
-                extra={"queue_offset": offsets[row], "log_offset": log_offsets[row]},
+                "half message skipped, it cannot be resolved queue_offset=%d log_offset=%d",
+                offsets[row],
+                log_offsets[row],
             )
             continue
         half = OpenHalf(

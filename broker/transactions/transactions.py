@@ -35,7 +35,7 @@ from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..messages.appender import Appends
-from ..messages.lookup import at_once, in_turns
+from ..messages.lookup import at_once, in_steps
 from ..offsets import Offsets
 from ..timing.timers import Timers
 from ..topics import Topics
@@ -442,7 +442,7 @@ class Transactions:
                 raise resolved_already(request.transaction_id, outcome.name)
             self._decisions.repeat(outcome, call)
 
-        in_turns(self._find(request), found, call.fail)
+        in_steps(self._find(request), found, call.fail)
 
     def _find(self, request: pb.EndTransactionRequest) -> Generator[None, None, Outcome]:
         """Find, in steps, how the transaction ended; raise TransactionNotFound."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from pocketmq.broker.delay_rules import LATE_MAX_MS, DelayRules, Part, divide, timer_out_ms
+from pocketmq.broker.delay_rules import LATE_MAX_MS, DelayRules, Part, route, timer_out_ms
 from pocketmq.proto.errors import InvalidDelay, MessageTooLarge
 from pocketmq.proto.properties import decode_properties
 from pocketmq.proto.record import Record, decode_record, encode_record, encode_run
@@ -53,7 +53,7 @@ def _strings(part: Part) -> list[bytes]:
 
 
 def _only(**properties: object) -> Part:
-    (part,) = divide(_run([_string(**properties)]), RULES, NOW)
+    (part,) = route(_run([_string(**properties)]), RULES, NOW)
     return part
 
 
@@ -64,7 +64,7 @@ def _only(**properties: object) -> Part:
 def test_a_run_without_delays_is_left_as_it_is(count: int) -> None:
     run = _run([_string(KEYS="k", TAGS="DELAY")] * count)
 
-    (part,) = divide(run, RULES, NOW)
+    (part,) = route(run, RULES, NOW)
 
     assert part.run is run
     assert part.rows.tolist() == list(range(count))
@@ -153,7 +153,7 @@ def test_what_stood_there_is_replaced_and_nothing_doubled() -> None:
     stale = _string(REAL_TOPIC="old", X="1", REAL_QID="9", REAL_TOPIC2="y")
     string = stale + stale + _string(TIMER_DELIVER_MS=NOW + 1, TIMER_DELAY_MS=5)
 
-    (part,) = divide(_run([string]), RULES, NOW)
+    (part,) = route(_run([string]), RULES, NOW)
 
     assert _strings(part) == [
         _string(X="1", REAL_TOPIC2="y")
@@ -164,7 +164,7 @@ def test_what_stood_there_is_replaced_and_nothing_doubled() -> None:
 
 
 def test_an_older_clients_string_without_its_last_end_is_completed() -> None:
-    (part,) = divide(_run([b"KEYS\x01k\x02DELAY\x011"]), RULES, NOW)
+    (part,) = route(_run([b"KEYS\x01k\x02DELAY\x011"]), RULES, NOW)
 
     assert _strings(part) == [_string(KEYS="k", DELAY="1", REAL_TOPIC="T", REAL_QID="2")]
 
@@ -185,7 +185,7 @@ def test_an_older_clients_string_without_its_last_end_is_completed() -> None:
 def test_what_need_not_wait_is_stored_as_it_is(properties: dict[str, object]) -> None:
     run = _run([_string(**properties)])
 
-    (part,) = divide(run, RULES, NOW)
+    (part,) = route(run, RULES, NOW)
 
     assert part.run is run
     assert part.due_ms is None
@@ -194,7 +194,7 @@ def test_what_need_not_wait_is_stored_as_it_is(properties: dict[str, object]) ->
 def test_in_the_timer_topic_no_instant_counts() -> None:
     run = _run([_string(TIMER_DELAY_MS=5)], topic=TIMER_TOPIC, queue=0)
 
-    (part,) = divide(run, RULES, NOW)
+    (part,) = route(run, RULES, NOW)
 
     assert part.run is run
 
@@ -227,7 +227,7 @@ def test_a_delay_that_makes_no_sense_is_refused_by_name(name: str, value: str) -
     run = _run([_string(KEYS="k"), _string(**{name: value})])
 
     with pytest.raises(InvalidDelay) as caught:
-        divide(run, RULES, NOW)
+        route(run, RULES, NOW)
 
     assert caught.value.details["field"] == name
     assert caught.value.details["index"] == "1"
@@ -238,16 +238,16 @@ def test_a_time_more_than_a_minute_ago_is_refused_even_if_it_once_was_ahead() ->
     on_the_way = _run([_string(TIMER_DELIVER_MS=NOW - LATE_MAX_MS)], born_ms=NOW - DAY)
     too_long = _run([_string(TIMER_DELIVER_MS=NOW - LATE_MAX_MS - 1)], born_ms=NOW - DAY)
 
-    assert divide(on_the_way, RULES, NOW)[0].due_ms is None
+    assert route(on_the_way, RULES, NOW)[0].due_ms is None
     with pytest.raises(InvalidDelay, match="has passed"):
-        divide(too_long, RULES, NOW)
+        route(too_long, RULES, NOW)
 
 
 def test_a_sender_whose_clock_is_ahead_may_give_a_time_that_is_ahead_here() -> None:
     """Its record was born, by its own clock, after the time that it asks for; here that time is to come."""
     run = _run([_string(TIMER_DELIVER_MS=NOW + 5_000)], born_ms=NOW + 3_600_000)
 
-    (part,) = divide(run, RULES, NOW)
+    (part,) = route(run, RULES, NOW)
 
     assert part.due_ms is not None
     assert part.due_ms.tolist() == [NOW + 5_000]
@@ -274,9 +274,9 @@ def test_a_sender_whose_clock_is_ahead_may_give_a_time_that_is_ahead_here() -> N
 )
 def test_a_refusal_is_told_in_times_that_people_read(asked: dict[str, int], sentence: str) -> None:
     with pytest.raises(InvalidDelay) as alone:
-        divide(_run([_string(**asked)]), RULES, NOW)
+        route(_run([_string(**asked)]), RULES, NOW)
     with pytest.raises(InvalidDelay) as second:
-        divide(_run([b"", _string(**asked)]), RULES, NOW)
+        route(_run([b"", _string(**asked)]), RULES, NOW)
 
     assert alone.value.message == sentence
     assert second.value.message == f"record 1 of the batch: {sentence}"
@@ -285,18 +285,18 @@ def test_a_refusal_is_told_in_times_that_people_read(asked: dict[str, int], sent
 def test_a_time_that_is_past_is_now_where_that_is_asked_for() -> None:
     run = _run([_string(TIMER_DELIVER_MS=5), _string(TIMER_DELIVER_MS=-5)])
 
-    (part,) = divide(run, RULES, NOW, past="now")
+    (part,) = route(run, RULES, NOW, past="now")
 
     assert part.due_ms is None
     with pytest.raises(InvalidDelay, match="the limit is"):
-        divide(_run([_string(TIMER_DELIVER_MS=NOW + 4 * DAY)]), RULES, NOW, past="now")
+        route(_run([_string(TIMER_DELIVER_MS=NOW + 4 * DAY)]), RULES, NOW, past="now")
 
 
 def test_properties_that_outgrow_their_field_are_refused() -> None:
     filler = _string(FILL="x" * (PROPERTIES_SIZE_MAX - 20))
 
     with pytest.raises(MessageTooLarge):
-        divide(_run([filler + _string(DELAY=1)]), RULES, NOW)
+        route(_run([filler + _string(DELAY=1)]), RULES, NOW)
 
 
 # --- against a model, and against Apache
@@ -376,9 +376,9 @@ def test_division_is_that_of_the_model(messages: list[dict[str, str]], times: in
 
     if None in wanted:
         with pytest.raises(InvalidDelay):
-            divide(run, RULES, NOW)
+            route(run, RULES, NOW)
         return
-    parts = divide(run, RULES, NOW)
+    parts = route(run, RULES, NOW)
 
     rows = np.concatenate([part.rows for part in parts]).tolist()
     assert sorted(rows) == list(range(len(messages)))
@@ -424,7 +424,7 @@ def test_what_apache_stored_for_later_is_what_we_store(tmp_path: Path) -> None:
             columns=parse_run(sent, starts_of([len(sent)])),
         )
         # Apache worked out a delay some milliseconds before it stored the message.
-        parts = [divide(run, rules, stored.store_timestamp_ms - late)[0] for late in range(120)]
+        parts = [route(run, rules, stored.store_timestamp_ms - late)[0] for late in range(120)]
         ours = [_records(part)[0] for part in parts]
 
         by_delay = {"TIMER_DELAY_MS", "TIMER_DELAY_SEC"} & theirs.keys()

@@ -134,13 +134,13 @@ class TestSavingBehindTheLog:
         synced: list[Safe] = []
         offsets.commit("T", "g", 0, 5)
 
-        offsets.save_behind(synced.append)
+        offsets.save_after_sync(synced.append)
         offsets.commit("T", "g", 0, 6)
 
         assert not file_of(tmp_path).exists()
         synced[0](None)
         assert offsets_at(tmp_path).committed("T", "g", 0) == 5
-        offsets.save_behind(synced.append)
+        offsets.save_after_sync(synced.append)
         synced[1](None)
         assert offsets_at(tmp_path).committed("T", "g", 0) == 6
 
@@ -148,7 +148,7 @@ class TestSavingBehindTheLog:
         offsets = offsets_at(tmp_path)
         synced: list[Safe] = []
         offsets.commit("T", "g", 0, 5)
-        offsets.save_behind(synced.append)
+        offsets.save_after_sync(synced.append)
 
         offsets.save()
 
@@ -164,7 +164,7 @@ class TestSavingBehindTheLog:
         offsets = offsets_at(tmp_path)
         synced: list[Safe] = []
         offsets.commit("T", "g", 0, 5)
-        offsets.save_behind(synced.append)
+        offsets.save_after_sync(synced.append)
 
         synced[0](MasterFenced("replica 1 is master no more", epoch="2"))
 
@@ -178,13 +178,13 @@ class TestSavingBehindTheLog:
         offsets = offsets_at(tmp_path)
         synced: list[Safe] = []
         offsets.commit("T", "g", 0, 5)
-        offsets.save_behind(synced.append)
+        offsets.save_after_sync(synced.append)
 
         synced[0](DiskFailure("cannot sync", path="log"))
 
         assert "offsets not saved reason=cannot sync" in caplog.text
         assert not file_of(tmp_path).exists()
-        offsets.save_behind(synced.append)
+        offsets.save_after_sync(synced.append)
         synced[1](None)
         assert offsets_at(tmp_path).committed("T", "g", 0) == 5
 
@@ -231,7 +231,7 @@ class Saving:
     def save(self) -> None:
         match self.chance.randrange(5):
             case 0:
-                self.offsets.save_behind(self.syncs.append)
+                self.offsets.save_after_sync(self.syncs.append)
             case 1 if self.syncs:
                 failure = DiskFailure("cannot sync", path="log")
                 self.syncs.pop(0)(self.chance.choice([None, failure]))

@@ -51,7 +51,7 @@ _LOOK_S: Final = 0.05
 _STATUS_S: Final = 0.5
 _START_AGAIN_S: Final = 0.5
 _START_S: Final = 90.0
-_BEGAN: Final = re.compile(r"this replica is master .*replica=(\d+) epoch=(\d+)")
+_BEGAN: Final = re.compile(r"replica became master .*replica=(\d+) epoch=(\d+)")
 
 
 class Replica:

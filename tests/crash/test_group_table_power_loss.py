@@ -155,7 +155,9 @@ class Traffic:
     def _save(self, process: Process) -> None:
         """Save the offsets, as a broker does every 5 s; the next tick syncs their texts."""
         committed = self.committed.last()
-        process.offsets.save_behind(lambda done: process.log.when_flushed(process.log.end, done))
+        process.offsets.save_after_sync(
+            lambda done: process.log.when_flushed(process.log.end, done)
+        )
         process.journal.tick()
         self.committed.durable(committed)
 

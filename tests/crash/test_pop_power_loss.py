@@ -67,7 +67,7 @@ class Traffic:
         elif choice < 0.95:
             broker.store.request_sync(broker.store.max_log_offset, lambda error: None)
         else:
-            broker.offsets.save_behind(
+            broker.offsets.save_after_sync(
                 partial(broker.store.request_sync, broker.store.max_log_offset)
             )
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from pocketmq.broker.consumer_groups import subscription_check
-from pocketmq.broker.retry_policies import intervals_of
+from pocketmq.broker.retry_policies import retry_intervals_of
 from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import decode_record
@@ -133,6 +133,6 @@ async def test_java_keeps_and_delivers_what_ours_left(tmp_path: Path) -> None:
     assert subscription_check(again.value.groups["own"]) == "warn"
     assert subscription_check(again.value.groups["level"]) == "grace"
     policies = {name: group.retry_policy for name, group in again.value.groups.items()}
-    assert intervals_of(policies["own"]) == tuple(OWN)
-    assert intervals_of(policies["level"]) == ()
-    assert intervals_of(policies["exponential"]) == (3_000, 9_000, 27_000, 60_000)
+    assert retry_intervals_of(policies["own"]) == tuple(OWN)
+    assert retry_intervals_of(policies["level"]) == ()
+    assert retry_intervals_of(policies["exponential"]) == (3_000, 9_000, 27_000, 60_000)

@@ -29,10 +29,10 @@ _Patches = list[tuple[object, str, object]]
 def _elects_anybody() -> _Patches:
     """1: A replica that is not in the set stands."""
 
-    def may_stand(self: ReplicaCore, cell: Cell) -> bool:
+    def may_be_candidate(self: ReplicaCore, cell: Cell) -> bool:
         return self.has_session and self._me in self.live and not self._set and not self._cutting
 
-    return [(ReplicaCore, "may_stand", may_stand)]
+    return [(ReplicaCore, "may_be_candidate", may_be_candidate)]
 
 
 def _follows_while_standing() -> _Patches:

@@ -55,9 +55,9 @@ async def story(folder: Path) -> None:
 
         world.cut_off(master.id, first.id)
         assert master.process is not None
-        office = master.process.node._running.office  # type: ignore[union-attr]
-        assert office is not None
-        office.appended(master.store.append(make_run("A", 0, [b"x" * 100])).end_offset)
+        leadership = master.process.node._running.leadership  # type: ignore[union-attr]
+        assert leadership is not None
+        leadership.appended(master.store.append(make_run("A", 0, [b"x" * 100])).end_offset)
         size = master.store.max_log_offset - end
         await clock.sleep(200)
         now = told(master)

@@ -447,7 +447,7 @@ class _Sending:
 
 
 def _hand_overs(replica_set: BenchSet) -> dict[str, float]:
-    """Return the longest time without an acknowledgement around hand-overs of the office."""
+    """Return the longest time without an acknowledgement around transfers of leadership."""
     longest = 0.0
     with _Sending(replica_set.nameserver) as sending:
         for _ in range(MOVES):

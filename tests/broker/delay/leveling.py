@@ -8,7 +8,7 @@ from typing import Any
 from pocketmq.broker.delay.deliveries import DelayedDeliveries
 from pocketmq.broker.delay.levels import LevelDeliveries
 from pocketmq.broker.delay.progress import LevelProgress
-from pocketmq.broker.delay_rules import DelayRules, divide
+from pocketmq.broker.delay_rules import DelayRules, route
 from pocketmq.broker.messages.appender import Appends
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.clock import VirtualClock
@@ -88,7 +88,7 @@ class Leveling:
         """Send messages with delay LEVEL to QUEUE of T."""
         run = make_run("T", queue, bodies, {"DELAY": str(level)})
         outcomes = self.appends.append(
-            [part.run for part in divide(run, self.rules, self.clock.unix_ms())]
+            [part.run for part in route(run, self.rules, self.clock.unix_ms())]
         )
         assert not any(isinstance(outcome, PocketMQError) for outcome in outcomes), outcomes
 

@@ -14,7 +14,7 @@ from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.delay.deliveries import DelayedDeliveries
 from pocketmq.broker.delay.recalls import RECALL_TAG, Recalls
 from pocketmq.broker.delay.timed import TimedDeliveries
-from pocketmq.broker.delay_rules import DelayRules, divide, timer_out_ms
+from pocketmq.broker.delay_rules import DelayRules, route, timer_out_ms
 from pocketmq.broker.messages.appender import Appends
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics
@@ -86,7 +86,7 @@ class Rig:
         """Send a message with MESSAGE_ID; return when it is due."""
         asked = {"UNIQ_KEY": message_id, **properties}
         run = make_run(topic, 0, [message_id.encode()], asked)
-        (part,) = divide(run, self.rules, self.clock.now_ms())
+        (part,) = route(run, self.rules, self.clock.now_ms())
         self.appends.append([part.run])
         return 0 if part.due_ms is None else int(part.due_ms[0])
 

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.consumer_groups import SUBSCRIPTION_CHECK, Groups, subscription_check
-from pocketmq.broker.retry_policies import intervals_of, policy_of
+from pocketmq.broker.retry_policies import policy_of, retry_intervals_of
 from pocketmq.proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded, StoreFull
 from pocketmq.store.format.beans import Object
 from pocketmq.store.format.state_tables import GroupConfig
@@ -167,7 +167,7 @@ class TestRetryIntervals:
             "customizedRetryPolicy": {"next": [10_000, 10_000, *COMMON]},
             "type": "CUSTOMIZED",
         }
-        assert intervals_of(groups_at(tmp_path).get("g").retry_policy) == tuple(COMMON)
+        assert retry_intervals_of(groups_at(tmp_path).get("g").retry_policy) == tuple(COMMON)
 
     def test_without_a_word_on_them_they_stay_and_an_empty_list_ends_them(
         self, groups: Groups
@@ -175,7 +175,7 @@ class TestRetryIntervals:
         groups.create(GroupConfig(name="g"), update=False, retry_intervals_ms=[5_000])
 
         kept = groups.create(GroupConfig(name="g", retry_times_max=3), update=True)
-        assert intervals_of(kept.retry_policy) == (5_000,)
+        assert retry_intervals_of(kept.retry_policy) == (5_000,)
         ended = groups.create(GroupConfig(name="g"), update=True, retry_intervals_ms=[])
         assert ended.retry_policy == {"type": "CUSTOMIZED"}
 
@@ -234,7 +234,7 @@ def test_a_java_broker_keeps_the_intervals_that_are_set_here(intervals: list[int
         assert java_next(policy, times) == intervals[min(times, len(intervals) - 1)]
     # Who is handed the bare list, and begins with its first entry, never comes early.
     assert policy["customizedRetryPolicy"]["next"][:3] == [intervals[0]] * 3
-    assert intervals_of(policy) == tuple(intervals)
+    assert retry_intervals_of(policy) == tuple(intervals)
 
 
 @given(
@@ -255,7 +255,7 @@ def test_a_java_broker_keeps_the_intervals_that_are_set_here(intervals: list[int
     )
 )
 def test_a_policy_that_java_wrote_means_the_same_here(policy: Any) -> None:
-    intervals = intervals_of(policy)
+    intervals = retry_intervals_of(policy)
 
     for times in range(90):
         assert intervals[min(times, len(intervals) - 1)] == java_next(policy, times)
@@ -275,11 +275,11 @@ def test_a_policy_that_java_wrote_means_the_same_here(policy: Any) -> None:
     ],
 )
 def test_a_policy_that_says_nothing_leaves_it_to_the_delay_levels(policy: Object) -> None:
-    assert intervals_of(policy) == ()
+    assert retry_intervals_of(policy) == ()
 
 
 def test_an_exponential_policy_has_apaches_defaults() -> None:
     policy: Object = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {}}
 
-    assert intervals_of(policy)[:3] == (5_000, 10_000, 20_000)
-    assert intervals_of(policy)[-1] == 7_200_000
+    assert retry_intervals_of(policy)[:3] == (5_000, 10_000, 20_000)
+    assert retry_intervals_of(policy)[-1] == 7_200_000

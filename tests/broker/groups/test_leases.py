@@ -179,7 +179,7 @@ def test_without_records_a_token_of_an_earlier_run_is_believed_until_a_newer_one
     assert again.is_valid("g", Q0, older)
     assert ask(again, "a", Q0, older) == older
     assert again.is_valid("g", Q0, newer)
-    again.believe("g", Q0, newer, LEASE_MS, NOW_MS)
+    again.accept_unrecorded("g", Q0, newer, LEASE_MS, NOW_MS)
     assert not again.is_valid("g", Q0, older)
     assert ask(again, "a", Q0, older) == 0
     assert ask(again, "c", Q0) == 0
@@ -352,7 +352,9 @@ class ForgetfulMachine(LeaseMachine):
         for key in QUEUES:
             for one in self.members.values():
                 if one.tokens.get(key) == self.highest[key]:
-                    self.leases.believe("g", key, self.highest[key], LEASE_MS, self.now_ms)
+                    self.leases.accept_unrecorded(
+                        "g", key, self.highest[key], LEASE_MS, self.now_ms
+                    )
 
     @invariant()
     def only_the_newest_token_of_a_queue_is_valid(self) -> None:

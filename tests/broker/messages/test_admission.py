@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pocketmq.broker.messages.admission import Admitted, admit
+from pocketmq.broker.messages.admission import Admitted, validate
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.run import Run
 
@@ -12,7 +12,7 @@ from ...runs import make_run
 
 
 def admitted(run: Run) -> Admitted:
-    return admit(bytes(run.records), run.columns.sizes.tolist(), run.topic, run.queue)
+    return validate(bytes(run.records), run.columns.sizes.tolist(), run.topic, run.queue)
 
 
 def test_tran_msg_is_read_as_java_reads_a_truth_value() -> None:

@@ -107,7 +107,7 @@ def _connect(served: Served) -> None:
             ),
         ),
     ):
-        sessions.settle(sessions.hear(who, "JAVA"), settings)
+        sessions.settle(sessions.record_activity(who, "JAVA"), settings)
 
 
 async def page_of(

@@ -439,7 +439,7 @@ async def test_what_clients_call_themselves_is_bounded(tmp_path: Path) -> None:
         for number in range(4):
             settings = v2.Settings(publishing=v2.Publishing())
             settings.user_agent.version = f"V{number // 2}" + "x" * 10_000
-            sessions.settle(sessions.hear(f"c{number}", "JAVA"), settings)
+            sessions.settle(sessions.record_activity(f"c{number}", "JAVA"), settings)
         text = await page_of(served, series_max=1)
 
     ((labels, count),) = values(text, "rocketmq_producer_connections").items()

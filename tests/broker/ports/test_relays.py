@@ -103,7 +103,7 @@ async def test_more_calls_than_the_bound_are_refused() -> None:
         waiting = [asyncio.ensure_future(follower.heartbeat()) for _ in range(2)]
         await until(lambda: len(master.heartbeats) == 2)
 
-        with pytest.raises(CallFailed, match="which is the limit") as refused:
+        with pytest.raises(CallFailed, match="relayed to the master, the limit") as refused:
             await follower.heartbeat()
         assert refused.value.code() is StatusCode.RESOURCE_EXHAUSTED
 

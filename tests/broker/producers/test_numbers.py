@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pocketmq.broker.messages.admission import admit
+from pocketmq.broker.messages.admission import validate
 from pocketmq.broker.producers.run_numbers import RunNumbers, each_has_its_own
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -13,7 +13,7 @@ from ...numbered import PRODUCER, numbered_run
 
 
 def said(run: pb.ProduceRun) -> bool:
-    admitted = admit(run.records, run.sizes, run.topic, run.queue)
+    admitted = validate(run.records, run.sizes, run.topic, run.queue)
     return each_has_its_own(RunNumbers.of(run), admitted.run)
 
 

@@ -199,13 +199,13 @@ def test_a_store_that_is_set_aside_keeps_all_and_the_next_one_who_it_is(tmp_path
     found = used(tmp_path, clock=Hand(77))
     before = (tmp_path / "store" / "commitlog" / f"{0:020}").read_bytes()
 
-    found.begin_anew()
+    found.open_empty_store()
 
     aside = tmp_path / "store.set-aside-77"
     assert (aside / "commitlog" / f"{0:020}").read_bytes() == before
     assert not list((tmp_path / "store" / "commitlog").glob("*"))
     assert found.store.health.following
-    found.begin_anew()  # Of an empty log nothing has to be kept.
+    found.open_empty_store()  # Of an empty log nothing has to be kept.
     found.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store", aside.name]
     state = opened_and_closed(tmp_path)
@@ -214,7 +214,7 @@ def test_a_store_that_is_set_aside_keeps_all_and_the_next_one_who_it_is(tmp_path
 
 def test_a_crash_between_the_renames_is_made_good_at_the_next_start(tmp_path: Path) -> None:
     found = used(tmp_path)
-    found.begin_anew()
+    found.open_empty_store()
     found.close()
     prepared = tmp_path / "store.begins-anew"
     (tmp_path / "store").rename(prepared)

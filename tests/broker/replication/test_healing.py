@@ -176,10 +176,10 @@ async def test_a_replica_with_damage_is_not_elected_while_a_healthy_one_can(
         await until(lambda: master.running.core.live[damaged.id].damaged == 1)
         assert healthy.running.core.live[damaged.id].damaged == 1
 
-        office = master.running.office
-        assert office is not None
-        assert not office.may_be_next(damaged.id)
-        assert office.may_be_next(healthy.id)
+        leadership = master.running.leadership
+        assert leadership is not None
+        assert not leadership.may_be_next(damaged.id)
+        assert leadership.may_be_next(healthy.id)
         with pytest.raises(NotEnoughReplicas, match="is damaged in 1 places"):
             await master.node.hand_over(damaged.id, 5_000)
         await master.kill()

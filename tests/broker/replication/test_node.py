@@ -91,11 +91,11 @@ async def test_what_only_an_old_master_had_is_cut(tmp_path: Path) -> None:
 async def test_a_master_whose_session_ends_is_fenced_and_may_stand_again(tmp_path: Path) -> None:
     async with replica_set(tmp_path, min_in_sync=2) as world:
         master = await world.whole()
-        office = master.roles.mastership
-        assert office is not None
+        leadership = master.roles.mastership
+        assert leadership is not None
         master.expire()
         await until(lambda: world.cell.epoch == 2)
-        await until(lambda: is_fenced(office))
+        await until(lambda: is_fenced(leadership))
         assert await (await world.whole()).roles.send(b"one") == 3
 
 
@@ -104,13 +104,13 @@ async def test_a_master_that_the_registry_does_not_answer_refuses_what_only_it_w
 ) -> None:
     async with replica_set(tmp_path, session_ms=300) as world:
         master = await world.whole()
-        office = master.roles.mastership
-        assert office is not None
-        assert not is_fenced(office)
+        leadership = master.roles.mastership
+        assert leadership is not None
+        assert not is_fenced(leadership)
         world.registry_is_away = True
-        await until(lambda: is_fenced(office))
+        await until(lambda: is_fenced(leadership))
         world.registry_is_away = False
-        await until(lambda: not is_fenced(office))
+        await until(lambda: not is_fenced(leadership))
         assert world.cell.epoch == 1
 
 
@@ -169,10 +169,10 @@ async def test_who_waits_for_replicas_is_sent_off_once_another_may_be_master(
                 await waiting
 
 
-def is_fenced(office: Mastership) -> bool:
+def is_fenced(leadership: Mastership) -> bool:
     """Is it refused to answer as master?"""
     try:
-        office.check_master()
+        leadership.check_master()
     except MasterFenced:
         return True
     return False
@@ -220,7 +220,7 @@ async def test_a_replica_whose_id_another_process_has_taken_waits_and_does_not_s
         assert not other.node.is_live
         await master.stop()
         core = other.running.core
-        assert not core.may_stand(world.cell)
+        assert not core.may_be_candidate(world.cell)
         assert "live node refused by the metadata store" in caplog.text
 
         world.ensemble.expire(twin)
@@ -269,13 +269,13 @@ async def test_nothing_is_refused_for_a_replica_that_cannot_be_handed_over_to(
         await to.stop()
         await until(lambda: to.id not in world.cell.in_sync)
         await to.start()
-        office = master.running.office
-        assert office is not None
-        await until(lambda: office.behind(to.id) == 0)
+        leadership = master.running.leadership
+        assert leadership is not None
+        await until(lambda: leadership.behind(to.id) == 0)
 
         moving = asyncio.ensure_future(master.node.hand_over(to.id, 300))
         while not moving.done():
-            assert not office.handing_over_to, "it is refused meanwhile"
+            assert not leadership.transfer_to, "it is refused meanwhile"
             await asyncio.sleep(0.01)
 
         with pytest.raises(NotEnoughReplicas, match="was not in sync"):
@@ -288,19 +288,19 @@ async def test_who_waits_for_replicas_when_a_hand_over_begins_is_answered_before
     async with replica_set(tmp_path, min_in_sync=2, session_ms=60_000) as world:
         old = await world.whole()
         to = next(one for one in world.up if one is not old)
-        office = old.running.office
-        assert office is not None
+        leadership = old.running.leadership
+        assert leadership is not None
         sent: list[asyncio.Future[int]] = []
         for _ in range(20):
             sent = [asyncio.ensure_future(old.roles.send(b"x" * 100)) for _ in range(20)]
             await asyncio.sleep(0)
-            if office.is_awaited:
+            if leadership.is_awaited:
                 break
             await asyncio.gather(*sent)
         moving = asyncio.ensure_future(old.node.hand_over(to.id, 60_000))
-        await until(lambda: bool(office.handing_over_to))
+        await until(lambda: bool(leadership.transfer_to))
         with pytest.raises(MasterFenced, match="transfers leadership"):
-            office.check_open()
+            leadership.check_open()
 
         assert await asyncio.gather(*sent) == [3] * len(sent)
         await moving
@@ -332,7 +332,7 @@ async def test_what_is_asked_of_another_set_or_replica_is_refused(tmp_path: Path
                     await call(pb.MoveMasterRequest(set=set_name, to=to), timeout=10)
             return failed.value.details()
 
-        assert "set is 'others', and this replica's is 'orders'" in await move(master, "others", 2)
+        assert "set is 'others', but this replica's is 'orders'" in await move(master, "others", 2)
         assert "to is 9: must be one of" in await move(master, "orders", 9)
         assert "is not the master" in await move(other, "orders", master.id)
 

@@ -68,12 +68,12 @@ def _with(**changes: object) -> bytes:
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
-        (b"", "it is no JSON: b''"),
-        (b"{", "it is no JSON: b'{'"),
-        (b"\xff\xfe", r"it is no JSON: b'\xff\xfe'"),
-        (b"[" * 10_000, "it is no JSON: "),
-        (b"[]", "it is no JSON object: b'[]'"),
-        (b" " * (NODE_SIZE_MAX + 1), f"it has {NODE_SIZE_MAX + 1} bytes, and {NODE_SIZE_MAX} are the limit"),
+        (b"", "it is not JSON: b''"),
+        (b"{", "it is not JSON: b'{'"),
+        (b"\xff\xfe", r"it is not JSON: b'\xff\xfe'"),
+        (b"[" * 10_000, "it is not JSON: "),
+        (b"[]", "it is not a JSON object: b'[]'"),
+        (b" " * (NODE_SIZE_MAX + 1), f"it has {NODE_SIZE_MAX + 1} bytes, the limit is {NODE_SIZE_MAX}"),
         (_with(format=2), '"format" is 2, and this program knows 1; upgrade this broker'),
         (_with(format=None), '"format" must be an integer from 1 to '),
         (_with(format=True), '"format" must be an integer from 1 to '),

@@ -73,7 +73,7 @@ def master(
     nodes = live(1, *in_sync)
     stand = replica.registry_seen(VersionedCell(cell(1, 1, 1, *in_sync), 5), nodes, 0)
     assert only(effects.CompareAndSet, stand) == effects.CompareAndSet(cell(2, 1, 1, *in_sync), 5)
-    assert replica.role is ReplicaRole.STANDING
+    assert replica.role is ReplicaRole.CANDIDATE
     assert only(effects.CutLog, replica.set_done(6, 0)) == effects.CutLog(None)
     out = replica.log_cut(end, end, 0)
     assert [type(one) for one in out][:3] == [
@@ -580,7 +580,7 @@ def test_a_master_of_an_epoch_that_is_over_is_not_followed() -> None:
 
     out = replica.reply(7, pb.FollowReply(begin=begin), 0)
 
-    assert only(effects.CloseLink, out).reason == "epoch is 3, and 5 was seen"
+    assert only(effects.CloseLink, out).reason == "epoch is 3, but 5 was seen"
 
 
 # ---------------------------------------------------------------- 7: truncation
@@ -743,7 +743,7 @@ def test_a_follower_names_the_master_and_its_epoch() -> None:
     replica = begun()
     replica.registry_seen(VersionedCell(cell(3, 2, 1, 2), 5), live(1, 2), 0)
 
-    with pytest.raises(MasterFenced, match="ask host:2, the master") as refused:
+    with pytest.raises(MasterFenced, match="the master is at host:2") as refused:
         replica.check_master(0)
 
     assert refused.value.details == {"address": "host:2", "epoch": "3"}
@@ -759,7 +759,7 @@ def test_a_follower_names_the_master_and_its_epoch() -> None:
         (hello(set="other"), "set is 'other', and this replica's is 'orders'"),
         (hello(file_size=2048), "file_size is 2048, and this replica's is 1024"),
         (hello(1), "replica_id 1 is taken by the replica that was dialled"),
-        (hello(9), "replica_id 9 is none of the set: add it first"),
+        (hello(9), "replica_id 9 is not in the set: add it first"),
         (hello(0), "replica_id is 0, not from 1 to"),
         (pb.FollowRequest(cut=pb.FollowCut()), "a cut was sent without a hello"),
     ],
@@ -779,7 +779,7 @@ def test_an_ack_beyond_the_end_of_the_log_is_not_believed() -> None:
 
     out = replica.request(7, ack(2**62), 0)
 
-    assert only(effects.CloseLink, out).reason == f"written is {2**62}, and the log ends at 4"
+    assert only(effects.CloseLink, out).reason == f"written is {2**62}, but the log ends at 4"
     assert none(effects.AnswerAcks, out)
 
 

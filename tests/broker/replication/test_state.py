@@ -281,13 +281,13 @@ def test_notes_of_a_time_as_master_go_when_another_is_followed(pair: Pair) -> No
                 version=1 << 32 | 9,
                 whole=b'{"offsetTable":{"A@g":{"0":true}}}',
             ),
-            "no whole number",
+            "not a whole number",
         ),
         (
             pb.FollowState(
                 epoch=1, file=TOPICS_FILE, version=1 << 32 | 9, base=1 << 32 | 8, diff=b"{}"
             ),
-            "came last",
+            "the last was",
         ),
     ],
 )

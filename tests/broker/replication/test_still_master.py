@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.replication import office as office_module
-from pocketmq.broker.replication.office import MasterOffice
+from pocketmq.broker.replication import leadership as leadership_module
+from pocketmq.broker.replication.leadership import MasterOffice
 from pocketmq.broker.replication.registry_sessions import RegistrySessions
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
@@ -22,7 +22,7 @@ from pocketmq.proto.errors import (
 
 
 class Rig:
-    """The office of a master: its lease holds, and the metadata store answers, as the test says."""
+    """The leadership of a master: its lease holds, and the metadata store answers, as the test says."""
 
     def __init__(self) -> None:
         self.lease_holds = True
@@ -32,7 +32,7 @@ class Rig:
             in_sync=SimpleNamespace(epoch=7), replica_id=1, check_master=self._check
         )
         unused: Any = None
-        self.office = MasterOffice(
+        self.leadership = MasterOffice(
             core, lambda: 0, unused, unused, self.asked.append, unused, unused
         )
 
@@ -41,7 +41,7 @@ class Rig:
             raise MasterFenced("the lease is over")
 
     def ask(self) -> None:
-        self.office.when_still_master(self.told.append)
+        self.leadership.when_still_master(self.told.append)
 
     @property
     def kinds(self) -> list[type]:
@@ -63,7 +63,7 @@ def test_who_waits_when_the_epoch_ends_is_fenced_and_told_once() -> None:
     rig = Rig()
     rig.ask()
 
-    rig.office.end(MasterFenced("another is master"))
+    rig.leadership.end(MasterFenced("another is master"))
     rig.asked.pop()(True)
 
     assert rig.kinds == [MasterFenced]
@@ -72,11 +72,11 @@ def test_who_waits_when_the_epoch_ends_is_fenced_and_told_once() -> None:
 def test_nobody_waits_beyond_the_lease() -> None:
     rig = Rig()
     rig.ask()
-    rig.office.look_at_lease()
+    rig.leadership.check_lease()
     assert not rig.told
 
     rig.lease_holds = False
-    rig.office.look_at_lease()
+    rig.leadership.check_lease()
 
     assert rig.kinds == [MasterFenced]
 
@@ -92,7 +92,7 @@ def test_an_answer_that_comes_after_the_end_of_the_lease_is_none() -> None:
 
 
 def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(office_module, "UNSURE_MAX", 2)
+    monkeypatch.setattr(leadership_module, "UNSURE_MAX", 2)
     rig = Rig()
     for _ in range(3):
         rig.ask()

@@ -351,12 +351,12 @@ async def test_live_nodes_that_cannot_be_understood_are_left_out(sets: Sets) -> 
 async def test_an_id_of_another_process_is_refused_until_that_has_ended(sets: Sets) -> None:
     first, second = await sets.open(), await sets.open()
     await first.announce(2, replace(LIVE, store_id="one"))
-    with pytest.raises(ConfigError, match="replica id 2 is taken by another process"):
+    with pytest.raises(ConfigError, match="replica id 2 is taken by another running process"):
         await second.announce(2, replace(LIVE, store_id="two"))
     await first.announce(2, LIVE)
     elsewhere = replace(LIVE, address="c:9876")
 
-    with pytest.raises(ConfigError, match="replica id 2 is taken by another process"):
+    with pytest.raises(ConfigError, match="replica id 2 is taken by another running process"):
         await second.announce(2, elsewhere)
     assert await second.live() == {2: LIVE}
 
@@ -385,7 +385,7 @@ async def test_where_no_server_is_the_start_says_so_in_time(server: ZooKeeperSer
 
 async def test_a_session_that_zookeeper_makes_shorter_is_refused(server: ZooKeeperServer) -> None:
     with pytest.raises(
-        ConfigError, match=r"session_ms is 90000, and ZooKeeper .* ends sessions after 60000 ms"
+        ConfigError, match=r"session_ms is 90000, but ZooKeeper .* ends sessions after 60000 ms"
     ):
         await ZooKeeperRegistry.open(
             server.address, "faults", "short", session_ms=90_000, now_ms=SystemClock().now_ms
@@ -403,7 +403,7 @@ async def test_a_session_that_zookeeper_makes_longer_is_told(
 
 @pytest.mark.parametrize("servers", ["", "localhost", "a:b", "a:0", "a:1,", "a:70000", ":2181"])
 async def test_servers_of_another_form_are_refused(servers: str) -> None:
-    with pytest.raises(ConfigError, match=r"is no HOST:PORT, as in 127\.0\.0\.1:2181"):
+    with pytest.raises(ConfigError, match=r"is not HOST:PORT, as in 127\.0\.0\.1:2181"):
         await ZooKeeperSession.open(servers, session_ms=SESSION_MS, now_ms=SystemClock().now_ms)
 
 

@@ -192,7 +192,7 @@ async def test_questions_have_a_bound(asking: Asking) -> None:
 
 
 async def test_clients_are_listed_by_name_with_what_is_known_of_them(asking: Asking) -> None:
-    asking.sessions.hear("silent", "rust")
+    asking.sessions.record_activity("silent", "rust")
     settings = consumer()
     settings.user_agent.language = v2.NODE_JS
     settings.user_agent.version = "1.0.8"

@@ -22,7 +22,7 @@ class Agent:
 
     def __init__(self, folder: Path) -> None:
         connected = Connected(folder)
-        connected.sessions.hear("c", "GO")
+        connected.sessions.record_activity("c", "GO")
         self.metrics = ClientMetrics(connected.clock.now_ms)
         self._methods = CensusMeasurements(self.metrics, connected.sessions).methods()
 

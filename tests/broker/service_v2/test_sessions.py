@@ -60,7 +60,7 @@ async def test_a_client_that_beats_seldom_has_more_time(
     connected: Connected, language: str
 ) -> None:
     told = Told(connected.events)
-    connected.sessions.hear("c", language)
+    connected.sessions.record_activity("c", language)
 
     await connected.clock.advance(44_999)
     assert told.events == []
@@ -90,7 +90,7 @@ async def test_a_client_that_is_heard_again_can_be_gone_again(connected: Connect
     alive: list[str] = []
     connected.events.client_alive.append(alive.append)
     for _ in range(2):
-        connected.sessions.hear("c", "python")
+        connected.sessions.record_activity("c", "python")
         await connected.clock.advance(15_000 + SCAN_MS)
 
     assert told.events == ["c gone", "c gone"]
@@ -100,7 +100,7 @@ async def test_a_client_that_is_heard_again_can_be_gone_again(connected: Connect
 async def test_heartbeats_keep_a_client_without_a_stream(connected: Connected) -> None:
     told = Told(connected.events)
     for _ in range(30):
-        connected.sessions.hear("c", "PYTHON")
+        connected.sessions.record_activity("c", "PYTHON")
         await connected.clock.advance(10_000)
 
     assert told.events == []

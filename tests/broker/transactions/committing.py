@@ -108,7 +108,7 @@ class Desk:
     def save(self) -> None:
         """Write consumerOffset.json, as is done every few seconds."""
         store = self.store
-        self.offsets.save_behind(lambda done: store.request_sync(store.max_log_offset, done))
+        self.offsets.save_after_sync(lambda done: store.request_sync(store.max_log_offset, done))
 
     # --- what clients do
 

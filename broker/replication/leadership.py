@@ -59,10 +59,10 @@ class MasterOffice:
         self.replica_id = core.replica_id
         self.epoch = core.in_sync.epoch
         #: During a transfer, the next master: nothing new is accepted; 0: no transfer.
-        self.handing_over_to = 0
+        self.transfer_to = 0
         #: Whether the set's metadata names the next master, which may be master from then on: no
         #: answers are sent.
-        self.is_handed_over = False
+        self.is_transferred = False
         self._over: MasterFenced | None = None
         self._waiting: deque[tuple[int, Acknowledged]] = deque()
         #: Waiters for a check of the session, by number.
@@ -78,8 +78,8 @@ class MasterOffice:
     def check_master(self) -> None:
         if self._over is not None:
             raise MasterFenced(self._over.message, **self._over.details)
-        if self.is_handed_over:
-            raise self._handing_over()
+        if self.is_transferred:
+            raise self._transfer_error()
         self._core.check_master(self._now_ms())
 
     def when_still_master(self, told: Told) -> None:
@@ -113,12 +113,12 @@ class MasterOffice:
 
     def check_open(self) -> None:
         self.check_master()
-        if self.handing_over_to:
-            raise self._handing_over()
+        if self.transfer_to:
+            raise self._transfer_error()
 
-    def _handing_over(self) -> MasterFenced:
+    def _transfer_error(self) -> MasterFenced:
         return MasterFenced(
-            f"replica {self.replica_id} transfers leadership to replica {self.handing_over_to}: try again soon",
+            f"replica {self.replica_id} transfers leadership to replica {self.transfer_to}: try again soon",
             epoch=str(self.epoch),
         )
 
@@ -173,7 +173,7 @@ class MasterOffice:
         """Whether a send waits for replicas."""
         return bool(self._waiting)
 
-    def heir(self) -> int:
+    def best_successor(self) -> int:
         """Return the follower in sync with the longest log; 0: there is none."""
         following = {one: written for one, written, _ in self._set.following}
         return max(self._set.confirmed_set & following.keys(), key=following.__getitem__, default=0)
@@ -194,7 +194,7 @@ class MasterOffice:
             )
         )
 
-    def look_at_lease(self) -> None:
+    def check_lease(self) -> None:
         """Fail all waiters once another replica may be master: it may answer them, this one must not."""
         if self._waiting or self._unsure:
             try:
