@@ -56,12 +56,12 @@ CHANCES: Final[Mapping[str, float]] = {
 SINGLE: Final[Mapping[str, str]] = {
     "refuse-send": "a send is refused: TOO_MANY_REQUESTS, Overloaded",
     "lose-send-answer": "a send is stored, and its answer lost: the connection seems to break",
-    "lose-ack": "an acknowledgement, or a commit, is lost: the message comes again",
-    "cut-stream": "a stream breaks off instead of handing out messages",
+    "lose-ack": "an acknowledgement, or a commit, is lost: the message is redelivered",
+    "cut-stream": "a stream ends instead of delivering messages",
 }
 LATE_S: Final = 0.25
 _OVERTAKE_S: Final = 0.02
-#: Messages that the loss of a commit repeats at most.
+#: Limit of messages that are redelivered after the loss of a commit.
 _BACK_MAX: Final = 4
 REDELIVERIES_MAX: Final = 2
 #: Messages whose redeliveries are counted.
@@ -303,7 +303,7 @@ class Faults:
         topic: v2.Resource,
         handles: list[str],
     ) -> bool:
-        """Have what HANDLES mean come again at once, without counting an attempt; return whether all of them do."""
+        """Redeliver the messages of HANDLES at once, without counting an attempt; return whether all are."""
         change = table[f"{_V2}ChangeInvisibleDuration"].handler
         done = 0
         for handle in handles:
@@ -604,7 +604,7 @@ class _Fetched(_Outgoing):
         super().__init__(faults, stream)
         #: Of which group, topic and queue the fetches are that were not answered.
         self._places: dict[int, tuple[str, str, int]] = {}
-        #: Those that were told that the queue is not theirs any more.
+        #: Members that were notified that they lost the queue.
         self._turned_away: set[int] = set()
         self._waiting = 0
         self._is_finishing = False

@@ -64,4 +64,4 @@ async def insert(nameserver: str, due_ms: Instants) -> float:
 async def _acknowledged(due_ms: int, receipts: asyncio.Future[Receipts]) -> None:
     told = (await receipts)[0].due_ms
     if told != due_ms:
-        raise PocketMQError(f"a message for {due_ms} is due at {told}, says its receipt")
+        raise PocketMQError(f"a message for {due_ms} is due at {told} by its receipt")

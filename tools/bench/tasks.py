@@ -66,7 +66,7 @@ def tasks(conditions: BenchConditions) -> Figure:
                 rates["redis"] = _measured(name, address, "redis", conditions)
         for at, kind in enumerate(("published", "run")):
             told = ", ".join(f"{rate[at]:,.0f} on {broker}" for broker, rate in rates.items())
-            figure.notes.append(f"{name}: {kind} a second: {told}")
+            figure.notes.append(f"{name}: {kind} per second: {told}")
             for broker, rate in rates.items():
                 figure.facts[f"{name}_{kind}_per_second_on_{broker}"] = rate[at]
         if name == "celery":
