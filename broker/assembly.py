@@ -127,7 +127,7 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
         leases=PopLeases(timers, wall_timers.now_ms),
         deliveries=KeptDeliveries(tables.deliveries, tables.journal, is_sync=is_sync),
         serials=serials_from(random.randbytes),
-        bury=retries.bury,
+        make_dead_letter=retries.bury,
         config=config,
         accounts=accounts,
         traffic=traffic,

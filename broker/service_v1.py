@@ -270,7 +270,7 @@ class BrokerService:
     def _add_lent(self, group: str, offsets: Iterable[pb.GroupOffset]) -> None:
         """Add to each of OFFSETS how many messages GROUP has in flight there."""
         for one in offsets:
-            one.lent_count, one.read_to = self._pops.lent(group, one.topic, one.queue)
+            one.lent_count, one.read_to = self._pops.delivered(group, one.topic, one.queue)
 
     def queue_offsets(self, request: pb.QueueOffsetsRequest, call: Call) -> Later:
         """Answer the first and the end offset of queues, and the offset for a point in time."""

@@ -226,9 +226,9 @@ class UnfinishedMessages:
 
     def _open_pops(self) -> _Open:
         pops, oldest_s = self._pops, _now_s() - PATIENCE_S
-        found: _Open = {("client", owner): count for owner, count in pops.owed().items()}
+        found: _Open = {("client", owner): count for owner, count in pops.unacknowledged().items()}
         self._received = {
-            handle: key for handle, key in self._received.items() if pops.is_lent(*key, handle)
+            handle: key for handle, key in self._received.items() if pops.is_in_flight(*key, handle)
         }
         for group, topic in self._received.values():
             found["group", group, "topic", topic] = len(self._received)

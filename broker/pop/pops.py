@@ -1,17 +1,17 @@
-"""Pop: messages are lent to whoever asks for some, one by one, until each is acknowledged or its time is over.
+"""Pop consumption: each message is delivered to one receive, and is in flight until it is acknowledged or expires.
 
-    receive ─► table of (group, topic): due again, or not looked at yet ─► lent, with a receipt handle
-                  nothing there: waits, until something arrives, a lease lapses, or its time is over
+    receive ─► table of (group, topic): due again, or not scanned yet ─► delivered, with a receipt handle
+                  no message: waits, until one arrives, a lease expires, or its time is over
     acknowledge, change_invisible, forward_to_dead_letters     by the handle of the latest delivery
 
-Receives of one group and topic that wait want the same: what arrives goes to the one that has waited longest, and
-the others are asked only while there is more. A wait of 10 s or more ends up to 1/64 before its time, with others.
+New messages go to the receive of the group and topic that has waited longest. The others are asked only while there are
+more. A wait of 10 s or more ends up to 1/64 early, together with others.
 
-Leases, attempts and when a message comes again are in messages' time; how long a receive waits, and whether clients
-live, is in the machine's. The event loop owns it.
+Leases, attempts and redeliveries use the messages' time. The waits of receives and the liveness of clients use the
+machine's. The event loop owns it.
 
-Bounds: `pop_in_flight_max` messages in flight, `fetches_waiting_max` receives that wait; further ones are refused
-(Overloaded). BATCH_MAX messages a receive; once they have `fetch_max_bytes` together it takes no more.
+Limits: `pop_in_flight_max` messages in flight, `fetches_waiting_max` receives that wait; more are refused (Overloaded).
+A receive gets up to BATCH_MAX messages, and no more once they exceed `fetch_max_bytes` together.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from .special_tables import OrderedTable, RetryTable
 from .table import PopParts, Table, times_of
 
 BATCH_MAX: Final = 32
-#: A group pops for so long after its last receive began.
+#: How long a group counts as popping after its last receive started.
 POPS_MS: Final = 60_000
 _PRIORITY: Final = "PRIORITY"
-#: Told the end of a receive.
+#: Called with the result of a receive.
 Answer: TypeAlias = Callable[[Popped], None]
 
 
@@ -69,7 +69,7 @@ class Pops:
         has_members: Callable[[str], bool] = lambda group: False,
         events: BrokerEvents | None = None,
     ) -> None:
-        """HAS_MEMBERS tells of a group whether it has members that share queues."""
+        """Create it; `has_members` returns whether a group has members that share queues."""
         self._has_members = has_members
         self._topics = topics
         self._groups = groups
@@ -78,17 +78,17 @@ class Pops:
         self._leases = parts.leases
         self._waits = waits = PopWaits(config, purgatory, parts.leases.wall_ms)
         self._parts = replace(parts, wake=waits.wake)
-        #: Hears of topics with new messages.
+        #: Called with topics that have new messages.
         self.arrived = waits.arrived
         self._tables: dict[tuple[str, str], Table] = {}
-        #: When a group popped last; none that shares queues since.
+        #: When each group popped last, unless it has shared queues since.
         self._popped_ms: dict[str, int] = {}
         self._began = (events or BrokerEvents()).receive_began
 
-    # --- beginning and ending
+    # --- starting
 
     def start(self) -> None:
-        """Find again what is in flight."""
+        """Restore the messages in flight."""
         clean = self._parts.store.last_stop_was_clean
         for key, queue in self._deliveries.found().items():
             if self._topics.has_queue(key.topic, key.queue):
@@ -100,11 +100,11 @@ class Pops:
 
     @property
     def in_flight(self) -> int:
-        """Return how many messages are delivered and not finished."""
+        """The number of messages that are not finished."""
         return self._parts.in_flight
 
-    def lent(self, group: str, topic: str, queue: int) -> tuple[int, int]:
-        """Return how many messages of QUEUE GROUP was lent and has not finished, and up to where it was looked."""
+    def delivered(self, group: str, topic: str, queue: int) -> tuple[int, int]:
+        """Return how many messages of a queue a group has got and not finished, and the offset after those scanned."""
         table = self._tables.get((group, topic))
         found = None if table is None else table.queues.get(queue)
         if found is None:
@@ -113,39 +113,45 @@ class Pops:
         count = sum(1 for entry in entries if entry.serial and not entry.acknowledged)
         return count, found.next_offset
 
-    def owed(self) -> dict[str, int]:
-        """Return how many messages each push consumer has, by client id, and has said nothing of."""
-        return self._leases.owed()
+    def unacknowledged(self) -> dict[str, int]:
+        """Return how many messages each push consumer has got and not acknowledged, by client id."""
+        return self._leases.unacknowledged()
 
-    def is_lent(self, group: str, topic: str, handle: str) -> bool:
-        """Is HANDLE good, and its message not finished?"""
+    def is_in_flight(self, group: str, topic: str, handle: str) -> bool:
+        """Is a handle valid, and its message not finished?"""
         try:
             return self._find(group, topic, handle)[1] is not None
         except PocketMQError:
             return False
 
     def has_some_left(self, group: str, topic: str) -> bool:
-        """Is there something of TOPIC for GROUP, and no receive that waits for it?"""
+        """Has a topic messages for a group for which no receive waits?"""
         if self._waits.is_waiting((group, topic)):
             return False
         tables = (self._tables.get((group, name)) for name in (topic, retry_topic(group)))
         return any(table is not None and table.has_some() for table in tables)
 
     def rows(self) -> Iterator[DeliveryRow]:
-        """Yield what is to be kept of all tables. They may change meanwhile."""
+        """Yield the rows of the table `deliveries`. The tables may change meanwhile."""
         for table in list(self._tables.values()):
             yield from table.rows()
 
     # --- receiving
 
     def receive(self, asked: Asked, done: Answer) -> Receive | None:
-        """Tell DONE what is delivered, now or later; return the receive that waits, None if it is over.
+        """Call `done` with the delivered messages, now or later, or with an error.
 
-        Raises InvalidName, TopicNotFound, NotReadable (the topic, or a group that is switched off), GroupInUse, or
-        Overloaded if too many wait already. What goes wrong later DONE is told.
+        Returns:
+            The receive, if it waits.
+
+        Raises:
+            InvalidName, TopicNotFound: There is no such topic.
+            NotReadable: Consumption of the topic or group is switched off.
+            GroupInUse: Members of the group share its queues.
+            Overloaded: Too many receives wait.
         """
         self._checked(asked)
-        if self._left_ms(asked.group) <= 0:  # Else nobody can have become a member.
+        if self._left_ms(asked.group) <= 0:  # Otherwise no client can have become a member.
             self._check_alone(asked.group)
         if asked.group not in self._popped_ms:
             self._catch_up(asked.group)
@@ -154,7 +160,7 @@ class Pops:
             done = callback(asked, done)
         receive = Receive(self, self._waits, asked, done)
         if receive.try_complete():
-            # What it has put away may have been in the way of others.
+            # Messages that it moved to the dead-letter queue may have blocked others.
             self._waits.wake((asked.group, asked.topic))
             return None
         if asked.wait_ms <= 0:
@@ -164,15 +170,15 @@ class Pops:
         return receive
 
     def take(self, asked: Asked) -> Taken:
-        """Deliver what there is for ASKED."""
+        """Deliver the messages that a receive can have now."""
         taken = self._take(asked)
         if taken.deliveries:
-            # Whoever has a handle may use it after a kill, too.
+            # Handles stay valid after a kill.
             self._deliveries.write()
         return taken
 
     def queues(self) -> Iterator[PopQueue]:
-        """Yield every queue that a group pops, as it stands."""
+        """Yield every queue that a group pops."""
         for table in self._tables.values():
             yield from table.queues.values()
 
@@ -185,7 +191,7 @@ class Pops:
         if retries is None or retries is table:
             return table.take(asked, rules)
         first = retries.take(asked, rules._replace(queues=range(self._queues(retries.topic))))
-        room = asked.batch - len(first.deliveries) - first.buried
+        room = asked.batch - len(first.deliveries) - first.dead_lettered
         if room <= 0:
             return first
         try:
@@ -194,10 +200,14 @@ class Pops:
             if first.deliveries:
                 return first
             raise
-        return Taken([*first.deliveries, *then.deliveries], first.buried + then.buried, then.more)
+        return Taken(
+            [*first.deliveries, *then.deliveries],
+            first.dead_lettered + then.dead_lettered,
+            then.more,
+        )
 
     def _retries(self, group: str) -> Table | None:
-        """Return the table of GROUP's retry topic, if there is anything of it to deliver or to look at."""
+        """Return the table of a group's retry topic, if that exists."""
         topic = retry_topic(group)
         queues = self._queues(topic)
         if not queues:
@@ -205,15 +215,15 @@ class Pops:
         return self._table(group, topic, False)
 
     def _queues(self, topic: str) -> int:
-        """Return how many queues TOPIC has; 0 if there is none."""
+        """Return how many queues a topic has; 0 if it does not exist."""
         return self._topics.get(topic).read_queues if self._topics.has_queue(topic, 0) else 0
 
-    def look_on(self, receive: Receive) -> None:
-        """Have RECEIVE, which found nothing yet, look on in a later turn of the loop."""
-        self._filters.go_on(receive.look_on)
+    def scan_more(self, receive: Receive) -> None:
+        """Continue the scan of a receive, which found nothing yet, in a later turn of the loop."""
+        self._filters.go_on(receive.scan_more)
 
     def _checked(self, asked: Asked) -> tuple[GroupConfig, TopicConfig]:
-        """Return group and topic of ASKED, if it may be served."""
+        """Return group and topic of a receive that is permitted."""
         topic = self._topics.for_reading(asked.topic, 0)
         if topic.attributes.get(QUEUE_TYPE_ATTRIBUTE) == "BatchCQ":
             raise Unsupported(
@@ -226,7 +236,7 @@ class Pops:
         return group, topic
 
     def _table(self, group: str, topic: str, ordered: bool) -> Table:
-        """Return the table of GROUP and TOPIC, made or made anew if it is to be ORDERED and is not, or the reverse."""
+        """Return the table of a group and topic; create it if there is none, or if it has the other order."""
         table = self._tables.get((group, topic))
         if ordered and topic == retry_topic(group):
             ordered = False
@@ -240,7 +250,7 @@ class Pops:
     # --- one group, one way
 
     def _check_alone(self, group: str) -> None:
-        """Raise GroupInUse if members of GROUP share queues: they would finish what is in flight."""
+        """Raise GroupInUse if members of a group share queues: they would finish messages in flight."""
         if self._has_members(group):
             raise GroupInUse(
                 f"group {group!r} has members that share its queues, and cannot pop as well: stop them, or use another"
@@ -249,7 +259,7 @@ class Pops:
             )
 
     def check_not_popped(self, group: str) -> None:
-        """Raise GroupInUse if GROUP pops: its queues cannot be shared as well."""
+        """Raise GroupInUse if a group pops: its queues cannot be shared as well."""
         left_ms = self._left_ms(group)
         if left_ms > 0:
             raise GroupInUse(
@@ -260,19 +270,19 @@ class Pops:
         self._popped_ms.pop(group, None)
 
     def _left_ms(self, group: str) -> int:
-        """Return for how long GROUP, if it pops, is not to share queues."""
+        """Return how long a group, if it pops, must not share queues."""
         popped_ms = self._popped_ms.get(group)
         return 0 if popped_ms is None else popped_ms + POPS_MS - self._leases.wall_ms()
 
     def _catch_up(self, group: str) -> None:
-        """Have GROUP, which did not pop lately, go on from the offsets that others may have committed meanwhile."""
+        """Continue at the offsets that members may have committed since the group popped last."""
         for table in [table for key, table in self._tables.items() if key[0] == group]:
             table.catch_up()
 
     # --- finishing
 
     def acknowledge(self, group: str, topic: str, handle: str) -> None:
-        """Finish what HANDLE means; again is fine. Raises InvalidReceiptHandle."""
+        """Finish the message of a handle; twice is once. Raises InvalidReceiptHandle."""
         table, entry = self._find(group, topic, handle)
         if entry is not None:
             table.finish(entry)
@@ -280,9 +290,12 @@ class Pops:
     def change_invisible(
         self, group: str, topic: str, handle: str, invisible_ms: int, *, suspend: bool = False
     ) -> str:
-        """Have what HANDLE means come again in INVISIBLE_MS (0: at once), and return its new handle.
+        """Redeliver the message of a handle in `invisible_ms` (0: at once), and return its new handle.
 
-        The old one is dead. SUSPEND: the next delivery counts as the same attempt. Raises InvalidReceiptHandle.
+        The old handle is invalid then. With `suspend`, the next delivery is the same attempt.
+
+        Raises:
+            InvalidReceiptHandle: The handle is not that of the latest delivery, or the message is finished.
         """
         table, entry = self._find(group, topic, handle)
         if entry is None:
@@ -292,10 +305,7 @@ class Pops:
         return encode_handle(is_retry, entry.queue.key.queue, entry.offset, serial)
 
     def renewed_attempt(self, group: str, topic: str, handle: str) -> int:
-        """Return which attempt the delivery of HANDLE is, if its lease renews; 0 otherwise.
-
-        Raises InvalidReceiptHandle.
-        """
+        """Return the attempt of a handle's delivery, if its lease renews; 0 otherwise. Raises InvalidReceiptHandle."""
         table, entry = self._find(group, topic, handle)
         if entry is None or entry.lease is None or not entry.lease.ends_ms:
             return 0
@@ -303,9 +313,11 @@ class Pops:
         return 0 if data is None else times_of(entry, data)
 
     def forward_to_dead_letters(self, group: str, topic: str, handle: str, reason: str) -> None:
-        """Finish what HANDLE means as a dead letter, because of REASON; again is fine, and makes no second copy.
+        """Move the message of a handle to the dead-letter queue; a second call makes no second copy.
 
-        Raises InvalidReceiptHandle, and what keeps the dead letters' topic from taking it.
+        Raises:
+            InvalidReceiptHandle: The handle is not that of the latest delivery.
+            PocketMQError: The message could not be copied.
         """
         table, entry = self._find(group, topic, handle)
         if entry is None:
@@ -314,13 +326,13 @@ class Pops:
         if data is None:
             table.finish(entry)
             return
-        self._parts.bury(data, group, reason, times_of(entry, data))
+        self._parts.make_dead_letter(data, group, reason, times_of(entry, data))
         table.finish(entry, is_dead=True)
 
     def when_safe(self, done: Waiter) -> None:
-        """Call DONE, with None or the error, once all that was done is as safe as the store's setting promises.
+        """Call `done`, with None or the error, once all changes are as safe as `store.flush` promises.
 
-        At once where memory is enough: then it outlives a kill of the process. Nothing may be answered before.
+        With async, they survive a kill of the process then. Do not answer before.
         """
         self._deliveries.when_safe(done)
 
@@ -332,28 +344,28 @@ class Pops:
             self._parts, group, topic
         )
         entry = table.find(found)
-        # Only what is there may make a table.
+        # Only a handle of a delivery may create a table.
         return self._tables.setdefault((group, topic), table), entry
 
     # --- clients
 
     def client_alive(self, client_id: str) -> None:
-        """Hear that CLIENT_ID lives: what it got with auto-renewal stays its own."""
+        """Renew the leases of a client that is connected."""
         self._leases.alive(client_id)
 
     def client_gone(self, client_id: str) -> None:
-        """Hear that CLIENT_ID has gone: its receives end, and what it got with auto-renewal comes again in a second."""
+        """End the receives of a client that has gone, and redeliver its messages with auto-renewal in a second."""
         self._waits.end_of(client_id)
         self._leases.gone(client_id)
 
-    # --- what is deleted, or taken by retention
+    # --- topics, groups and messages that are deleted
 
     def forget_topic(self, topic: str) -> None:
-        """Forget what is in flight of TOPIC, which is deleted."""
+        """Forget the messages in flight of a topic that is deleted."""
         self._forget([key for key in self._tables if key[1] == topic])
 
     def forget_group(self, group: str) -> None:
-        """Forget what is in flight for GROUP, which is deleted."""
+        """Forget the messages in flight of a group that is deleted."""
         self._forget([key for key in self._tables if key[0] == group])
         self._popped_ms.pop(group, None)
         self._parts.traffic.forget_group(group)
@@ -368,17 +380,17 @@ class Pops:
         self._deliveries.sync()
 
     def retain(self) -> None:
-        """Finish what retention has taken."""
+        """Finish messages that retention has deleted."""
         for table in list(self._tables.values()):
             table.retain()
 
     def moved(self, group: str, topic: str, queue: int, offset: int) -> None:
-        """Hear that somebody has put GROUP at OFFSET of QUEUE."""
+        """Restart a group, if it pops, at an offset that was reset."""
         if (group, topic) in self._tables:
             self.move(group, topic, queue, offset)
 
     def move(self, group: str, topic: str, queue: int, offset: int) -> None:
-        """Have GROUP go on at OFFSET of QUEUE: everything below is finished, nothing is in flight."""
+        """Restart a group at an offset of a queue: all messages below are finished, and none is in flight."""
         self._table(group, topic, self._groups.is_ordered(group)).move(queue, offset)
 
 
@@ -389,7 +401,7 @@ def _kind_of(group: str, topic: str, ordered: bool) -> type[Table]:
 
 
 def _rules_of(group: GroupConfig, topic: TopicConfig, turn: int) -> Rules:
-    """Return the rules of GROUP and TOPIC for the receive that is the TURN-th."""
+    """Return the rules of a group and topic for its receive number `turn`."""
     queues = topic.read_queues
     if topic.attributes.get(TYPE_ATTRIBUTE) == _PRIORITY and not group.consume_message_orderly:
         order: list[int] | range = range(queues - 1, -1, -1)

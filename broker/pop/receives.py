@@ -91,10 +91,10 @@ class PoppedMessage(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """Result of a scan: DELIVERIES; `buried`: number of new dead letters; MORE: whether there is more to scan."""
+    """Result of a scan: DELIVERIES; `dead_lettered`: number of new dead letters; MORE: whether there is more to scan."""
 
     deliveries: list[PoppedMessage]
-    buried: int
+    dead_lettered: int
     more: bool
 
 
@@ -159,7 +159,7 @@ class ReceiveServer(Protocol):
         """Deliver the messages that exist for ASKED."""
         ...
 
-    def look_on(self, receive: Receive) -> None:
+    def scan_more(self, receive: Receive) -> None:
         """Let RECEIVE continue to scan in a later turn of the event loop."""
         ...
 
@@ -167,7 +167,7 @@ class ReceiveServer(Protocol):
 class Receive:
     """The receive ASKED, served by SERVER, in WAITS. DONE is called with the result, once."""
 
-    __slots__ = ("_done", "_is_looking_on", "_server", "_waits", "asked", "waiting")
+    __slots__ = ("_done", "_is_scanning", "_server", "_waits", "asked", "waiting")
 
     def __init__(
         self, server: ReceiveServer, waits: PopWaits, asked: Asked, done: Callable[[Popped], None]
@@ -176,12 +176,12 @@ class Receive:
         self._waits = waits
         self._done = done
         #: Whether a later turn continues the scan; then no other event does.
-        self._is_looking_on = False
+        self._is_scanning = False
         self.asked = asked
         self.waiting: WatchedOperation | None = None
 
     def try_complete(self) -> bool:
-        if self._is_looking_on:
+        if self._is_scanning:
             return False
         try:
             taken = self._server.take(self.asked)
@@ -196,20 +196,20 @@ class Receive:
                 Popped(error=PocketMQError("the receive failed, see the log of the broker"))
             )
             return True
-        if taken.deliveries or taken.buried:
+        if taken.deliveries or taken.dead_lettered:
             self._answer(Popped(deliveries=taken.deliveries, filtered_only=not taken.deliveries))
             return True
         if taken.more:
-            self._is_looking_on = True
-            self._server.look_on(self)
+            self._is_scanning = True
+            self._server.scan_more(self)
         return False
 
     def on_deadline(self) -> None:
         self._answer(Popped())
 
-    def look_on(self) -> bool:
+    def scan_more(self) -> bool:
         """Continue to scan; return whether the receive was still waiting."""
-        self._is_looking_on = False
+        self._is_scanning = False
         return self._waits.try_again(self)
 
     def end(self) -> None:
@@ -362,7 +362,7 @@ class PopQueue:
         #: Entries by offset, all in [low, next_offset).
         self.entries: dict[int, PopEntry] = {}
 
-    def settle(self) -> bool:
+    def advance_low(self) -> bool:
         """Raise `low` to the lowest entry, or to `next_offset`; return whether it changed."""
         entries, low = self.entries, self.low
         if not entries:
@@ -438,7 +438,7 @@ class PopLeases:
         entries: Sequence[PopEntry],
         deadline_ms: int,
         owner: str,
-        lapsed: Callable[[PopLease], None],
+        expired: Callable[[PopLease], None],
         *,
         renews_until_ms: int = 0,
     ) -> PopLease:
@@ -453,7 +453,7 @@ class PopLeases:
             lease.ends_ms = renews_until_ms
             self._by_owner.setdefault(owner, {})[lease] = None
             self._heard_ms[owner] = self.wall_ms()
-        lease.timer = self._timers.at(deadline_ms, partial(self._fire, lease, lapsed))
+        lease.timer = self._timers.at(deadline_ms, partial(self._fire, lease, expired))
         return lease
 
     def release(self, entry: PopEntry) -> None:
@@ -477,7 +477,7 @@ class PopLeases:
             if not owned:
                 del self._by_owner[lease.owner], self._heard_ms[lease.owner]
 
-    def _fire(self, lease: PopLease, lapsed: Callable[[PopLease], None]) -> None:
+    def _fire(self, lease: PopLease, expired: Callable[[PopLease], None]) -> None:
         if lease.ends_ms:
             now_ms = self.now_ms()
             left_ms = self._heard_ms[lease.owner] + RENEWED_MS - self.wall_ms()
@@ -485,14 +485,14 @@ class PopLeases:
                 self._move(lease, min(now_ms + left_ms, lease.ends_ms))
                 return
         self._forget(lease)
-        lapsed(lease)
+        expired(lease)
 
     def _move(self, lease: PopLease, deadline_ms: int) -> None:
         assert lease.timer is not None, "set when granted"
         lease.deadline_ms = deadline_ms
         self._timers.reschedule(lease.timer, deadline_ms)
 
-    def owed(self) -> dict[str, int]:
+    def unacknowledged(self) -> dict[str, int]:
         """Return the number of messages per owner that are in leases with automatic renewal."""
         return {
             owner: sum(lease.live for lease in leases) for owner, leases in self._by_owner.items()

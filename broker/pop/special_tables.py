@@ -62,15 +62,15 @@ class OrderedTable(Table):
             self._is_taking = False
 
     def _take_due(self, asked: Asked, rules: Rules, taken: list[tuple[PopEntry, bytes]]) -> int:
-        buried = 0
+        dead_lettered = 0
         for number in rules.queues:
             lanes = self._lanes.get(number)
-            while lanes is not None and self.has_room(asked, taken, buried):
+            while lanes is not None and self.has_room(asked, taken, dead_lettered):
                 entry = lanes.next(self.turn)
                 if entry is None:
                     break
-                buried += self._take_held(entry, rules, taken)
-        return buried
+                dead_lettered += self._take_held(entry, rules, taken)
+        return dead_lettered
 
     def _take_held(
         self, entry: PopEntry, rules: Rules, taken: list[tuple[PopEntry, bytes]]
@@ -87,18 +87,18 @@ class OrderedTable(Table):
             taken.append((entry, data))
         elif is_acknowledged:
             self.finish(entry)
-        elif self._bury(entry, data, exhausted(entry.attempt)):
+        elif self._dead_letter(entry, data, exhausted(entry.attempt)):
             return True
         else:
             lane.turn = -1  # Later messages of the lane wait.
         return False
 
-    def _look(self, queue: PopQueue, asked: Asked, taken: list[tuple[PopEntry, bytes]]) -> bool:
+    def _scan(self, queue: PopQueue, asked: Asked, taken: list[tuple[PopEntry, bytes]]) -> bool:
         lanes = self._lanes.setdefault(queue.key.queue, Lanes())
         stop = queue.next_offset + _LOOKED_AT_MAX
         while len(taken) < asked.batch and lanes.held_count < HELD_MAX:
             before = queue.next_offset
-            more = super()._look(queue, asked, taken)
+            more = super()._scan(queue, asked, taken)
             if more or queue.next_offset == before:
                 return more
             if queue.next_offset >= stop:
@@ -138,7 +138,7 @@ class OrderedTable(Table):
         del queue.entries[entry.offset]
         self.parts.in_flight -= 1
         if entry.offset == queue.low:
-            self.settle(queue)
+            self.advance_committed(queue)
 
     def _look_after(self, lane: Lane, number: int) -> None:
         """Let LANE continue if its batch is finished, or redeliver the batch if nothing of it is in flight."""
@@ -155,7 +155,7 @@ class OrderedTable(Table):
         if is_ready and not self._is_taking:
             self.parts.wake((self.group, self.topic))
 
-    def lapse(self, entries: list[PopEntry]) -> None:
+    def expire(self, entries: list[PopEntry]) -> None:
         lanes: dict[int, tuple[Lane, int]] = {}
         for entry in entries:
             lane = entry.lane
@@ -314,10 +314,10 @@ class RetryTable(Table):
         return sum(len(lane.held) for lane in self._lanes.values())
 
     def _take_due(self, asked: Asked, rules: Rules, taken: list[tuple[PopEntry, bytes]]) -> int:
-        buried = 0
+        dead_lettered = 0
         wanted = (asked.topic.encode(), b"") if asked.topic != self.topic else list(self._lanes)
         for lane in [self._lanes[label] for label in wanted if label in self._lanes]:
-            while lane.held and self.has_room(asked, taken, buried):
+            while lane.held and self.has_room(asked, taken, dead_lettered):
                 entry = lane.held.popleft()
                 data = self.read_again(entry)
                 if data is None:
@@ -325,15 +325,17 @@ class RetryTable(Table):
                 elif times_of(entry, data) < rules.attempts_max:
                     taken.append((entry, data))
                 else:
-                    buried += self._bury(entry, data, exhausted(times_of(entry, data)))
-        return buried
+                    dead_lettered += self._dead_letter(
+                        entry, data, exhausted(times_of(entry, data))
+                    )
+        return dead_lettered
 
-    def _look(self, queue: PopQueue, asked: Asked, taken: list[tuple[PopEntry, bytes]]) -> bool:
+    def _scan(self, queue: PopQueue, asked: Asked, taken: list[tuple[PopEntry, bytes]]) -> bool:
         self._wanted = asked.topic.encode()
         asked = replace(asked, choice=None)
         while len(taken) < asked.batch and self.held_count < HELD_MAX:
             before = queue.next_offset
-            if super()._look(queue, asked, taken) or queue.next_offset == before:
+            if super()._scan(queue, asked, taken) or queue.next_offset == before:
                 break
         return False
 
@@ -352,7 +354,7 @@ class RetryTable(Table):
             lane = self._lanes[label] = Lane(label)
         return lane
 
-    def lapse(self, entries: list[PopEntry]) -> None:
+    def expire(self, entries: list[PopEntry]) -> None:
         for entry in entries:
             if entry.lane is not None:
                 entry.lane.held.append(entry)
@@ -372,7 +374,7 @@ class RetryTable(Table):
                 continue
             entry.lane = self._lane(property_value(data, _ORIGIN))
             if entry.lease is None:
-                self.lapse([entry])
+                self.expire([entry])
 
     def drop(self, number: int) -> None:
         super().drop(number)

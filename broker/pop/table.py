@@ -1,21 +1,21 @@
-"""The table of one group's deliveries of one topic: what is in flight, what is due again, how far was looked.
+"""The deliveries of one topic to one group: which messages are in flight, which are due again, and how far it scanned.
 
-    next_offset       from here on nothing was looked at
+    next_offset       the first message that was not scanned
     in flight         delivered, and its lease lasts: an acknowledgement finishes it
-    due               its lease is over: the next receive has it first, one attempt on
-    low               the lowest that is not finished: the group's committed offset
+    due               its lease has expired: the next receive gets it first, as the next attempt
+    low               the lowest message that is not finished: the group's committed offset
 
-A message is delivered from the place where it lies, every time. One that was delivered as often as the group allows
-goes to the dead letters when it would be delivered again. One that retention has taken meanwhile is finished, and so is
-a damaged one instead of becoming a dead letter.
+Each delivery reads the message from the log. A message that was delivered as often as the group allows is moved to the
+dead-letter queue when it would be redelivered. A message that retention has deleted is finished. A damaged message is
+finished instead of being moved to the dead-letter queue.
 
-A receive that repeats an attempt's id gets what that attempt got and has not finished, at once, with the same handles
-and without counting: its answer was lost, or came too late.
+A receive with the attempt id of an earlier one gets the messages of that attempt that are not finished, at once, with
+the same handles, and as the same attempt: its answer was lost, or too late.
 
-The queues and entries are begun with from what was kept (deliveries.py), and every change of them is noted there.
-Messages that nobody looked at yet are looked at through the group's filter.
+A start restores queues and entries from deliveries.py, which stores each change of them. New messages pass the group's
+filter.
 
-The event loop owns it. A delivery costs some 5 µs beside reading, an acknowledgement as much.
+The event loop owns it. A delivery costs about 5 µs besides reading, an acknowledgement as much.
 """
 
 from __future__ import annotations
@@ -73,40 +73,40 @@ from .receives import (
 
 logger = logging.getLogger(__name__)
 
-#: Letters of an attempt's id; a longer one counts as none.
+#: Letters of an attempt id; a longer one is ignored.
 ATTEMPT_ID_MAX: Final = 256
-#: A message that the dead letters could not take is tried again so much later.
+#: When a message is retried that could not be moved to the dead-letter queue.
 _POSTPONED_MS: Final = 10_000
-#: A lease that would be renewed lasts so long after a restart.
+#: How long a lease that renews lasts after a restart.
 _RESTORED_MS: Final = 30_000
-#: A look through a filter reads so many times more messages each time that it finds too few.
+#: A scan with a filter reads this many times more messages each time that it finds too few.
 _GROWTH: Final = 4
-#: Puts a record among the dead letters of a group: record, group, reason, reconsume times.
-Bury: TypeAlias = Callable[[bytes, str, str, int], Appended]
+#: Copies a record to the dead-letter queue of a group: record, group, reason, reconsume times.
+MakeDeadLetter: TypeAlias = Callable[[bytes, str, str, int], Appended]
 
 
 @dataclass(kw_only=True, slots=True)
 class PopParts:
-    """What all tables share."""
+    """The parts that all tables use."""
 
     store: MessageStore
     offsets: Offsets
     leases: PopLeases
     deliveries: KeptDeliveries
     serials: Iterator[int]
-    bury: Bury
+    make_dead_letter: MakeDeadLetter
     config: BrokerConfig
-    #: Lets those who wait for something of (group, topic) try again.
+    #: Lets receives that wait for messages of (group, topic) try again.
     wake: Callable[[tuple[str, str]], object] = lambda key: None
-    #: Knows what groups step over.
+    #: Counts the messages that groups filter out.
     accounts: Accounts = field(default_factory=Accounts)
-    #: Counts what is handed over.
+    #: Counts the messages that are delivered.
     traffic: TrafficCounts = field(default_factory=TrafficCounts)
     in_flight: int = 0
 
 
 class Table:
-    """The deliveries of TOPIC for GROUP, in no order: queues and entries, and what is due again, longest due first."""
+    """The deliveries of a topic to a group, in no order: queues and entries, and what is due, longest due first."""
 
     is_ordered: ClassVar[bool] = False
 
@@ -116,20 +116,20 @@ class Table:
         self.parts = parts
         self.queues: dict[int, PopQueue] = {}
         self.due: deque[PopEntry] = deque()
-        #: What is leased, by the id of the attempt that got it.
+        #: Leases by the id of the attempt that got them.
         self.attempts: dict[str, list[PopLease]] = {}
-        #: Receives so far: each begins with another queue.
+        #: Receives so far: each starts with another queue.
         self.turn = 0
 
     @property
     def in_flight(self) -> int:
-        """How many messages are neither finished nor still to be looked at."""
+        """The number of scanned messages that are not finished."""
         return sum(len(queue.entries) for queue in self.queues.values())
 
     # --- delivering
 
     def has_some(self) -> bool:
-        """Is anything due, or not looked at yet?"""
+        """Is any message due, or not scanned yet?"""
         if any(
             entry.lease is None and entry.queue.entries.get(entry.offset) is entry
             for entry in self.due
@@ -142,15 +142,17 @@ class Table:
         )
 
     def take(self, asked: Asked, rules: Rules) -> Taken:
-        """Deliver what there is for ASKED: what its attempt got before; or what is due, then what nobody looked at yet.
+        """Deliver to a receive what its attempt got before, or what is due, then new messages.
 
-        Raises Overloaded if too much is in flight, and what the store raises.
+        Raises:
+            Overloaded: Too many messages are in flight.
+            PocketMQError: An error of the store.
         """
         again = self._repeated(asked) if asked.attempt_id in self.attempts else None
         return Taken(again, 0, False) if again else self.take_new(asked, rules)
 
     def _repeated(self, asked: Asked) -> list[PoppedMessage]:
-        """Deliver once more what ASKED's attempt has got already, and what is not finished of it."""
+        """Deliver once more what this attempt got before and has not finished."""
         found = []
         before = [
             entry
@@ -166,31 +168,31 @@ class Table:
                 found.append((entry, data))
         for entry, _ in found:
             self.release(entry)
-        return self.lend(found, asked, again=True) if found else []
+        return self.deliver(found, asked, again=True) if found else []
 
     def take_new(self, asked: Asked, rules: Rules) -> Taken:
-        """Deliver what is not in flight."""
+        """Deliver messages that are not in flight."""
         taken: list[tuple[PopEntry, bytes]] = []
-        looked_at: list[DeliveryChange] = []
+        scanned_to: list[DeliveryChange] = []
         try:
-            buried = self._take_due(asked, rules, taken)
-            more = self._take_new(asked, rules, taken, looked_at)
+            dead_lettered = self._take_due(asked, rules, taken)
+            more = self._take_new(asked, rules, taken, scanned_to)
         except PocketMQError:
             for entry, _ in taken:
                 if not entry.serial:
                     self.note_undelivered(entry)
-            self.lapse([entry for entry, _ in taken])
+            self.expire([entry for entry, _ in taken])
             raise
-        deliveries = self.lend(taken, asked) if taken else []
-        if looked_at:
-            # Behind what is in flight: a journal that lost its end must not take that for finished.
-            self.parts.deliveries.note(looked_at)
-        return Taken(deliveries, buried, more)
+        deliveries = self.deliver(taken, asked) if taken else []
+        if scanned_to:
+            # After the entries of messages in flight: a journal that lost its end must not finish those.
+            self.parts.deliveries.note(scanned_to)
+        return Taken(deliveries, dead_lettered, more)
 
     def _take_due(self, asked: Asked, rules: Rules, taken: list[tuple[PopEntry, bytes]]) -> int:
-        """Add to TAKEN what is due, up to the batch; return how many were buried instead."""
-        due, buried = self.due, 0
-        while due and self.has_room(asked, taken, buried):
+        """Add due messages to `taken`, up to the batch; return how many went to the dead-letter queue instead."""
+        due, dead_lettered = self.due, 0
+        while due and self.has_room(asked, taken, dead_lettered):
             entry = due.popleft()
             if entry.queue.entries.get(entry.offset) is not entry or entry.lease is not None:
                 continue
@@ -199,13 +201,15 @@ class Table:
                 self.finish(entry)
             elif entry.attempt < rules.attempts_max:
                 taken.append((entry, data))
-            elif self._bury(entry, data, exhausted(entry.attempt)):
-                buried += 1
-        return buried
+            elif self._dead_letter(entry, data, exhausted(entry.attempt)):
+                dead_lettered += 1
+        return dead_lettered
 
-    def has_room(self, asked: Asked, taken: list[tuple[PopEntry, bytes]], buried: int) -> bool:
-        """May there be more in the answer to ASKED than what was TAKEN, and so many that were BURIED?"""
-        if len(taken) + buried >= asked.batch:
+    def has_room(
+        self, asked: Asked, taken: list[tuple[PopEntry, bytes]], dead_lettered: int
+    ) -> bool:
+        """May the answer have more messages than those taken, besides those that were dead-lettered?"""
+        if len(taken) + dead_lettered >= asked.batch:
             return False
         return sum(len(data) for _, data in taken) < self.parts.config.fetch_max_bytes
 
@@ -214,11 +218,11 @@ class Table:
         asked: Asked,
         rules: Rules,
         taken: list[tuple[PopEntry, bytes]],
-        looked_at: list[DeliveryChange],
+        scanned_to: list[DeliveryChange],
     ) -> bool:
-        """Add to TAKEN what was not looked at yet, up to the batch, and to LOOKED_AT where that was.
+        """Add new messages to `taken`, up to the batch, and to `scanned_to` how far that was.
 
-        Return whether there is more to look at.
+        Return whether there is more to scan.
         """
         more = False
         for number in rules.queues:
@@ -228,14 +232,14 @@ class Table:
             before = queue.next_offset
             if before >= self.parts.store.queue_bounds(self.topic, number)[1]:
                 continue
-            more |= self._look(queue, asked, taken)
+            more |= self._scan(queue, asked, taken)
             if queue.next_offset > before:
-                looked_at.append(TableChange(PUT, queue.key, LOOKED, queue.next_offset))
-                self.settle(queue)
+                scanned_to.append(TableChange(PUT, queue.key, LOOKED, queue.next_offset))
+                self.advance_committed(queue)
         return more
 
-    def _look(self, queue: PopQueue, asked: Asked, taken: list[tuple[PopEntry, bytes]]) -> bool:
-        """Look at more of QUEUE, and add what is found to TAKEN; return whether it is worth to look on."""
+    def _scan(self, queue: PopQueue, asked: Asked, taken: list[tuple[PopEntry, bytes]]) -> bool:
+        """Scan more of a queue, and add what is found to `taken`; return whether to continue the scan."""
         room_bytes = self.parts.config.fetch_max_bytes - sum(len(data) for _, data in taken)
         room = asked.batch - len(taken) if room_bytes > 0 else 0
         scanned = scan(
@@ -258,7 +262,7 @@ class Table:
         return not scanned.found and scanned.next_offset < scanned.end
 
     def _account(self, queue: PopQueue, scanned: Scanned, asked: Asked) -> None:
-        """Note which messages of QUEUE were SCANNED for who ASKED, and not delivered."""
+        """Count the messages that were scanned and not delivered."""
         accounts, found, choice = self.parts.accounts, scanned.found, asked.choice
         begin, end = scanned.begin, scanned.next_offset
         if choice is None and not scanned.lost:
@@ -275,7 +279,7 @@ class Table:
         )
 
     def _add(self, entry: PopEntry, data: bytes, taken: list[tuple[PopEntry, bytes]]) -> None:
-        """Take ENTRY, whose record is DATA, which was looked at for the first time."""
+        """Take an entry that was scanned for the first time; `data` is its record."""
         taken.append((entry, data))
 
     def _check_room(self, has_some: bool) -> None:
@@ -290,10 +294,10 @@ class Table:
                 value=parts.in_flight,
             )
 
-    def lend(
+    def deliver(
         self, taken: Sequence[tuple[PopEntry, bytes]], asked: Asked, *, again: bool = False
     ) -> list[PoppedMessage]:
-        """Lend what was TAKEN to who asked; AGAIN: it is the same delivery as before, with its handles."""
+        """Deliver messages to a receive; `again`: it is the same delivery as before, with its handles."""
         parts, owner, renews = self.parts, asked.client_id, asked.auto_renew
         invisible_ms = RENEWED_MS if renews else asked.invisible_ms
         now_ms = parts.leases.now_ms()
@@ -302,7 +306,7 @@ class Table:
             [entry for entry, _ in taken],
             until_ms,
             owner,
-            self.lapsed,
+            self.expired,
             renews_until_ms=now_ms + RENEWED_MAX_MS if renews else 0,
         )
         attempt_id = asked.attempt_id if len(asked.attempt_id) <= ATTEMPT_ID_MAX else ""
@@ -335,7 +339,7 @@ class Table:
         return deliveries
 
     def read(self, entry: PopEntry) -> bytes | None:
-        """Return the record of ENTRY; None if it is gone, or damaged: then it counts as lost."""
+        """Return the record of an entry; None if it was deleted, or is damaged: then it counts as lost."""
         store, key = self.parts.store, entry.queue.key
         if entry.log_offset >= 0:
             data = store.read_at(entry.log_offset)
@@ -346,25 +350,25 @@ class Table:
         return data
 
     def read_again(self, entry: PopEntry) -> bytes | None:
-        """Return the record of ENTRY, which was due and is to be delivered; it is due again if it cannot be read."""
+        """Return the record of an entry that was due; it is due again if it cannot be read."""
         try:
             return self.read(entry)
         except PocketMQError:
-            self.lapse([entry])
+            self.expire([entry])
             raise
 
     def note_undelivered(self, entry: PopEntry) -> None:
-        """Note that ENTRY was looked at, and waits: a look at what is behind it does not finish it."""
+        """Note that an entry was scanned and waits: a scan of later messages does not finish it."""
         self.parts.deliveries.note([in_flight(entry.queue.key, entry.offset, WAITS)])
 
-    def _bury(self, entry: PopEntry, data: bytes, reason: str) -> bool:
-        """Put ENTRY, whose record is DATA, among the dead letters; return whether it was put away.
+    def _dead_letter(self, entry: PopEntry, data: bytes, reason: str) -> bool:
+        """Move a message to the dead-letter queue; return whether that succeeded.
 
-        The delivery that did not come about counts among its reconsume times, as with Apache's. A damaged record, of
-        which no copy can be made, is finished without one.
+        Its reconsume times include the delivery that did not happen, as in Apache RocketMQ. A damaged record cannot be
+        copied: it is finished without a copy.
         """
         try:
-            self.parts.bury(data, self.group, reason, times_of(entry, data) + 1)
+            self.parts.make_dead_letter(data, self.group, reason, times_of(entry, data) + 1)
         except InvalidRecord as error:
             logger.error(
                 "message is damaged and given up group=%s topic=%s queue=%s offset=%s problem=%s",
@@ -377,10 +381,14 @@ class Table:
             self.finish(entry)
             return True
         except PocketMQError as error:
-            logger.error("message not buried group=%s reason=%s", self.group, error.message)
+            logger.error(
+                "could not move message to dead-letter queue group=%s reason=%s",
+                self.group,
+                error.message,
+            )
             until_ms = self.parts.leases.now_ms() + _POSTPONED_MS
             self.release(entry)
-            self.parts.leases.grant([entry], until_ms, "", self.lapsed)
+            self.parts.leases.grant([entry], until_ms, "", self.expired)
             return False
         self.finish(entry, is_dead=True)
         return True
@@ -388,7 +396,7 @@ class Table:
     # --- what becomes of deliveries
 
     def find(self, handle: Handle) -> PopEntry | None:
-        """Return what HANDLE means, which is in flight; None if it is finished. Raises InvalidReceiptHandle."""
+        """Return the entry of a handle, which is in flight; None if it is finished. Raises InvalidReceiptHandle."""
         queue = self.queues.get(handle.queue)
         if queue is None:
             if self.parts.offsets.committed(self.topic, self.group, handle.queue) is None:
@@ -404,11 +412,11 @@ class Table:
         if entry.acknowledged:
             return None
         if entry.lease is None or entry.lease.deadline_ms <= self.parts.leases.now_ms():
-            raise _invalid(handle, "its time is over, the message comes again")
+            raise _invalid(handle, "its time is over, the message is redelivered")
         return entry
 
     def change(self, entry: PopEntry, invisible_ms: int, *, suspend: bool) -> int:
-        """Have ENTRY come again in INVISIBLE_MS, with SUSPEND without counting an attempt; return its new serial."""
+        """Redeliver an entry in `invisible_ms`, with `suspend` as the same attempt; return its new serial."""
         parts = self.parts
         owner = entry.lease.owner if entry.lease is not None else ""
         self.release(entry)
@@ -419,16 +427,16 @@ class Table:
         delivery = InFlight(entry.attempt, until_ms, owner, entry.serial, False)
         parts.deliveries.note([in_flight(entry.queue.key, entry.offset, delivery)])
         if invisible_ms > 0:
-            parts.leases.grant([entry], until_ms, owner, self.lapsed)
+            parts.leases.grant([entry], until_ms, owner, self.expired)
         else:
-            self.lapse([entry])
+            self.expire([entry])
             parts.wake((self.group, self.topic))
         return entry.serial
 
     # --- ending
 
     def release(self, entry: PopEntry) -> None:
-        """Let nobody have ENTRY any more."""
+        """End the lease of an entry."""
         lease = entry.lease
         if lease is not None:
             self.parts.leases.release(entry)
@@ -436,7 +444,7 @@ class Table:
                 self._attempt_over(lease)
 
     def attempted(self, lease: PopLease, attempt_id: str) -> None:
-        """Note that the attempt ATTEMPT_ID, if that is not empty, has got what is on LEASE."""
+        """Note that the attempt, if its id is not empty, has got the messages of a lease."""
         if attempt_id:
             lease.attempt_id = attempt_id
             self.attempts.setdefault(attempt_id, []).append(lease)
@@ -449,38 +457,38 @@ class Table:
                 del self.attempts[lease.attempt_id]
 
     def finish(self, entry: PopEntry, *, is_dead: bool = False) -> None:
-        """Note that ENTRY is finished; IS_DEAD: the log has its dead letter."""
+        """Note that an entry is finished; `is_dead`: it is in the dead-letter queue."""
         queue = entry.queue
         self.release(entry)
         del queue.entries[entry.offset]
         self.parts.in_flight -= 1
         self.parts.deliveries.note([finished(queue.key, entry.offset)])
         if entry.offset == queue.low:
-            self.settle(queue)
+            self.advance_committed(queue)
 
-    def lapsed(self, lease: PopLease) -> None:
-        """Hear that the time of LEASE is over."""
+    def expired(self, lease: PopLease) -> None:
+        """Make the entries of a lease due: its time is over."""
         self._attempt_over(lease)
-        lapsed = [entry for entry in lease.entries if entry.lease is lease]
-        for entry in lapsed:
+        expired = [entry for entry in lease.entries if entry.lease is lease]
+        for entry in expired:
             entry.lease = None
-        self.lapse(lapsed)
+        self.expire(expired)
         self.parts.wake((self.group, self.topic))
 
-    def lapse(self, entries: list[PopEntry]) -> None:
-        """Hear that ENTRIES have no lease any more."""
+    def expire(self, entries: list[PopEntry]) -> None:
+        """Make entries due that have no lease any more."""
         self.due.extend(entries)
 
-    # --- beginning, and being moved
+    # --- starting, and resetting offsets
 
-    def settle(self, queue: PopQueue) -> None:
-        """Commit what is finished of QUEUE."""
-        if queue.settle():
+    def advance_committed(self, queue: PopQueue) -> None:
+        """Commit the offset below which all messages of a queue are finished."""
+        if queue.advance_low():
             key = queue.key
             self.parts.offsets.commit(key.topic, key.group, key.queue, queue.low)
 
     def _begin(self, number: int, from_oldest: bool) -> PopQueue:
-        """Return queue NUMBER, which the table does not have yet, as the group left it."""
+        """Add a queue, at the committed offset of the group."""
         key = PopKey(self.group, self.topic, number)
         low, end = self.parts.store.queue_bounds(self.topic, number)
         committed = self.parts.offsets.committed(self.topic, self.group, number)
@@ -493,11 +501,11 @@ class Table:
         return queue
 
     def restore(self, number: int, found: FoundQueue, *, clean: bool) -> None:
-        """Go on with queue NUMBER as the journal FOUND it, and note what of that does not count.
+        """Restore a queue from the journal, and delete the entries that do not count there.
 
-        What the offsets say is finished is; what the log has lost is not looked at yet. Leases renew no more, whether
-        or not their owners live: they may never have got the answer. After a CLEAN stop offsets that are behind the
-        journal were moved there by somebody else, and count.
+        Messages below the committed offset are finished. Messages that the log has lost are not scanned. Leases do not
+        renew any more, even if their owners are connected: they may never have got the answer. After a clean stop, a
+        committed offset below the entries was set by another broker or tool, and counts.
         """
         queue = self._begin(number, from_oldest=True)
         note = self.parts.deliveries.note
@@ -508,32 +516,32 @@ class Table:
         queue.next_offset = min(max(found.looked, queue.next_offset), end)
         if queue.next_offset != found.looked:
             note([looked(queue.key, queue.next_offset)])
-        lent: dict[tuple[str, int, bool, str], list[PopEntry]] = {}
+        by_lease: dict[tuple[str, int, bool, str], list[PopEntry]] = {}
         for offset in sorted(found.in_flight):
             if max(low, queue.low) <= offset < queue.next_offset:
                 one = found.in_flight[offset]
                 entry = queue.entries[offset] = PopEntry(queue, offset)
                 entry.attempt, entry.serial = one.attempt, one.serial
                 key = (one.owner, one.until_ms, one.renews, one.attempt_id)
-                lent.setdefault(key, []).append(entry)
+                by_lease.setdefault(key, []).append(entry)
         if gone := [one for one in found.in_flight if one not in queue.entries]:
             note([finished(queue.key, one) for one in gone])
         self.parts.in_flight += len(queue.entries)
         now_ms = self.parts.leases.now_ms()
-        for (owner, until_ms, renews, attempt_id), entries in lent.items():
+        for (owner, until_ms, renews, attempt_id), entries in by_lease.items():
             if renews:
                 until_ms = max(until_ms, now_ms + _RESTORED_MS)
             if until_ms > now_ms:
                 renews_ms = until_ms if renews else 0
                 grant = self.parts.leases.grant
-                lease = grant(entries, until_ms, owner, self.lapsed, renews_until_ms=renews_ms)
+                lease = grant(entries, until_ms, owner, self.expired, renews_until_ms=renews_ms)
                 self.attempted(lease, attempt_id)
             else:
-                self.lapse(entries)
-        self.settle(queue)
+                self.expire(entries)
+        self.advance_committed(queue)
 
     def take_over(self, other: Table) -> None:
-        """Go on with what OTHER has, which does not any more."""
+        """Take over all queues of another table, which is not used any more."""
         self.turn = other.turn
         found: dict[int, list[tuple[int, InFlight | int]]] = {}
         for key, offset, value in other.rows():
@@ -544,7 +552,7 @@ class Table:
             self.restore(number, FoundQueue.of(rows), clean=False)
 
     def move(self, number: int, offset: int) -> None:
-        """Begin anew at OFFSET of queue NUMBER."""
+        """Restart at an offset of a queue."""
         self.drop(number)
         key = PopKey(self.group, self.topic, number)
         self.queues[number] = PopQueue(key, offset)
@@ -554,7 +562,7 @@ class Table:
         self.parts.wake((self.group, self.topic))
 
     def catch_up(self) -> None:
-        """Begin anew wherever somebody else has committed another offset than this table has."""
+        """Restart queues for which another client has committed an offset."""
         for number, queue in list(self.queues.items()):
             committed = self.parts.offsets.committed(self.topic, self.group, number)
             if committed is not None and committed != queue.low:
@@ -562,7 +570,7 @@ class Table:
                 self.move(number, min(max(committed, low), end))
 
     def drop(self, number: int) -> None:
-        """Let go of all that is in flight of queue NUMBER, and of how far it was looked at."""
+        """Forget a queue and its messages in flight."""
         queue = self.queues.pop(number, None)
         if queue is None:
             return
@@ -572,13 +580,15 @@ class Table:
         queue.entries.clear()
 
     def retain(self) -> None:
-        """Finish what retention has taken."""
+        """Finish messages that retention has deleted."""
         for queue in list(self.queues.values()):
             low = self.parts.store.queue_bounds(self.topic, queue.key.queue)[0]
             if queue.low < low:
                 gone = [one for one in queue.entries.values() if one.offset < low]
                 for entry in gone:
-                    if entry.offset in queue.entries:  # One before it may have taken it along.
+                    if (
+                        entry.offset in queue.entries
+                    ):  # An ordered table may have finished it with another.
                         self.finish(entry)
                 if gone or queue.next_offset < low:
                     logger.warning(
@@ -590,7 +600,7 @@ class Table:
                         max(0, low - queue.next_offset),
                     )
                 queue.next_offset = max(queue.next_offset, low)
-                self.settle(queue)
+                self.advance_committed(queue)
 
     def check(self) -> None:
         """Assert what always holds between calls."""
@@ -598,7 +608,7 @@ class Table:
             queue.check()
 
     def rows(self) -> Iterator[DeliveryRow]:
-        """Yield what is to be kept of the table, queue by queue. It may change meanwhile."""
+        """Yield the rows of the table `deliveries`, queue by queue. The table may change meanwhile."""
         for queue in list(self.queues.values()):
             next_offset = queue.next_offset
             for entry in list(queue.entries.values()):
@@ -617,12 +627,12 @@ class Table:
 
 
 def times_of(entry: PopEntry, data: bytes) -> int:
-    """Return how often the message of ENTRY, whose record is DATA, was delivered in all, before it was stored too."""
+    """Return how often a message was delivered in all, also before its record was stored as a retry."""
     return log_offset_and_times(data)[1] + entry.attempt
 
 
 def exhausted(attempts: int) -> str:
-    """Return the reason of a message that was delivered ATTEMPTS times in vain."""
+    """Return the reason for moving a message to the dead-letter queue after this many attempts."""
     return "delivered once" if attempts == 1 else f"delivered {attempts} times"
 
 
@@ -633,13 +643,13 @@ def _invalid(handle: Handle, problem: str) -> InvalidReceiptHandle:
     )
 
 
-# --- looking
+# --- scanning
 
 
 class Scanned(NamedTuple):
-    """FOUND are (offset, record); everything from BEGIN to NEXT_OFFSET was looked at; END is where the queue ends.
+    """The result of a scan of messages from `begin` to `next_offset`.
 
-    LOST: messages that were looked at and are damaged, or gone with a file.
+    `found` are (offset, record), `end` is the end of the queue. `lost` messages are damaged, or deleted with a file.
     """
 
     found: Sequence[tuple[int, bytes]]
@@ -657,9 +667,9 @@ def scan(
     room_bytes: int,
     choice: FilterChoice | None,
 ) -> Scanned:
-    """Return wanted messages of the queue KEY from OFFSET on: up to ROOM, of ROOM_BYTES together, but at least one.
+    """Return messages of a queue that pass the filter, up to `room`, of `room_bytes` together, but at least one.
 
-    With a CHOICE that wants few the look ends after a bounded number of messages, and goes on from there next time.
+    With a filter that few messages pass, a scan ends after a limited number of messages. The next one continues there.
     """
     _, topic, queue = key
     low, end = store.queue_bounds(topic, queue)
@@ -683,7 +693,7 @@ def scan(
 
 
 def read_one(store: MessageStore, topic: str, queue: int, offset: int) -> bytes | None:
-    """Return the message at OFFSET; None if it is gone."""
+    """Return the message at an offset; None if it was deleted."""
     low, end = store.queue_bounds(topic, queue)
     if not low <= offset < end:
         return None
@@ -702,7 +712,7 @@ def _pairs(seen: Slices) -> list[tuple[int, bytes]]:
 
 
 def _wanted(seen: Slices, choice: FilterChoice, room: int) -> tuple[list[tuple[int, bytes]], int]:
-    """Return up to ROOM of what was SEEN and is wanted, and how far that is."""
+    """Return up to `room` messages that pass the filter, and the offset after them."""
     (rows,) = choice.wanted(seen).nonzero()
     next_offset = seen.next_offset
     if len(rows) > room:

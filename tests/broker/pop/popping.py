@@ -109,7 +109,7 @@ class Popping:
             leases=PopLeases(self.timers, self.clock.now_ms),
             deliveries=self.deliveries_type(self.tables.deliveries, self.journal, is_sync=is_sync),
             serials=serials_from(self.random.randbytes),
-            bury=retries.bury,
+            make_dead_letter=retries.bury,
             config=self.config,
         )
         self.accounts = parts.accounts

@@ -22,11 +22,11 @@ from pocketmq.proto.clock import VirtualClock
 
 @dataclass
 class Desk:
-    """Leases, and those that have lapsed."""
+    """Leases, and those that have expired."""
 
     messages: VirtualClock = field(default_factory=VirtualClock)
     wall: VirtualClock = field(default_factory=VirtualClock)
-    lapsed: list[PopLease] = field(default_factory=list)
+    expired: list[PopLease] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.timers = Timers(self.messages)
@@ -40,7 +40,7 @@ class Desk:
             entries,
             now_ms + RENEWED_MS,
             owner,
-            self.lapsed.append,
+            self.expired.append,
             renews_until_ms=now_ms + RENEWED_MAX_MS if renews else 0,
         )
 
@@ -62,10 +62,10 @@ async def test_time_that_is_moved_does_not_take_it_from_an_owner_that_lives(desk
     desk.grant()
 
     await desk.messages.advance(RENEWED_MAX_MS - 1)
-    assert desk.lapsed == []
+    assert desk.expired == []
     await desk.messages.advance(1)
 
-    assert len(desk.lapsed) == 1
+    assert len(desk.expired) == 1
     desk.check_nothing_is_left()
 
 
@@ -75,18 +75,18 @@ async def test_an_owner_that_is_silent_loses_it_at_the_next_look(desk: Desk) -> 
 
     await desk.messages.advance(RENEWED_MS)
 
-    assert len(desk.lapsed) == 1
+    assert len(desk.expired) == 1
     desk.check_nothing_is_left()
 
 
 async def test_one_that_does_not_renew_ends_in_messages_time(desk: Desk) -> None:
     desk.grant(renews=False)
     await desk.wall.advance(RENEWED_MS)
-    assert desk.lapsed == []
+    assert desk.expired == []
 
     await desk.messages.advance(RENEWED_MS)
 
-    assert len(desk.lapsed) == 1
+    assert len(desk.expired) == 1
 
 
 async def test_the_last_message_ends_it(desk: Desk) -> None:
@@ -110,7 +110,7 @@ async def test_an_owner_that_goes_loses_all_of_its_own_in_a_second(desk: Desk) -
     desk.leases.gone("nobody")
     await desk.messages.advance(1_000)
 
-    assert [lease.owner for lease in desk.lapsed] == ["c", "c"]
+    assert [lease.owner for lease in desk.expired] == ["c", "c"]
     assert list(desk.leases._by_owner) == ["d"]
 
 
@@ -121,4 +121,4 @@ async def test_an_owner_that_goes_gets_no_more_time_by_it(desk: Desk) -> None:
     desk.leases.gone("c")
     await desk.messages.advance(1)
 
-    assert len(desk.lapsed) == 1
+    assert len(desk.expired) == 1

@@ -72,7 +72,7 @@ async def test_what_one_that_looks_on_leaves_goes_to_the_next(
     broker: Popping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later: list[Receive] = []
-    monkeypatch.setattr(broker.pops, "look_on", later.append)
+    monkeypatch.setattr(broker.pops, "scan_more", later.append)
     wanted = choice_of(pb.Filter(kind=pb.Filter.SQL, expression="n = 1"))
     broker.send(*[b"-"] * 3_000, properties={"n": "0"})
     broker.wait(batch=1, choice=wanted)
@@ -82,7 +82,7 @@ async def test_what_one_that_looks_on_leaves_goes_to_the_next(
     assert len(later) == 1
     broker.send(b"1", b"2", properties={"n": "1"})
 
-    later[0].look_on()
+    later[0].scan_more()
 
     assert [bodies(one.deliveries) for one in broker.answers] == [[b"1"], [b"2"]]
 
