@@ -91,7 +91,7 @@ class PoppedMessage(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """Result of a scan: DELIVERIES; `dead_lettered`: number of new dead letters; MORE: whether there is more to scan."""
+    """Result of a scan. `dead_lettered`: number of new dead letters; `more`: whether there is more to scan."""
 
     deliveries: list[PoppedMessage]
     dead_lettered: int
