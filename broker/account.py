@@ -78,7 +78,7 @@ class MovedBy:
 
 
 @dataclass(slots=True)
-class QueueLook:
+class ScanResult:
     """One scan of the messages [BEGIN, END): WANTED (queue offsets) were delivered, `filtered` were skipped, LOST are
     damaged.
     """
@@ -91,7 +91,7 @@ class QueueLook:
 
 
 @dataclass(slots=True)
-class Account:
+class QueueStats:
     """Consume statistics of one queue of one group.
 
     Messages below `counted_to` are counted. Messages below `looked_to` were scanned.
@@ -128,7 +128,7 @@ class Account:
         return sum(one.count for one in self.skipped.values())
 
     def look(
-        self, look: QueueLook, filtering: Filtering, member: str, now_ms: int
+        self, look: ScanResult, filtering: Filtering, member: str, now_ms: int
     ) -> tuple[int, int]:
         """Record LOOK through FILTERING for MEMBER.
 
@@ -262,7 +262,7 @@ class Account:
         }
 
     @classmethod
-    def from_json(cls, document: Any) -> Account:
+    def from_json(cls, document: Any) -> QueueStats:
         """Return the account in DOCUMENT; raise ValueError, LookupError or TypeError if it is not an account."""
         return cls(
             counted_to=number_of(document["countedTo"]),

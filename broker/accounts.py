@@ -19,7 +19,7 @@ from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..store.disk import Disk
 from ..store.flush import Waiter
 from ..store.table_files import FOLDER, read_entries
-from .account import EVERY, Account, Filtering, MovedBy, QueueLook
+from .account import EVERY, Filtering, MovedBy, QueueStats, ScanResult
 from .group_queues import ONE_SCOPE, GroupQueue, GroupQueueTable, group_queue_table
 
 logger = logging.getLogger(__name__)
@@ -30,10 +30,10 @@ ACCOUNTS_MAX: Final = 10_000
 SIZE_MAX: Final = 10_000_000
 
 AccountKey: TypeAlias = GroupQueue
-StatisticsTable: TypeAlias = GroupQueueTable[Account]
+StatisticsTable: TypeAlias = GroupQueueTable[QueueStats]
 
 
-class Accounts:
+class ConsumeStats:
     """Accounts by group, topic and queue. NOW_MS: Unix time.
 
     `lost` counts lost messages that groups skipped since the start, once per group. `skipped` counts messages that
@@ -62,7 +62,7 @@ class Accounts:
     def look(
         self,
         key: AccountKey,
-        look: QueueLook,
+        look: ScanResult,
         *,
         queue_end: int,
         filtering: Filtering = EVERY,
@@ -98,19 +98,19 @@ class Accounts:
             account.move(MovedBy(self._now_ms(), who, before, after))
             self._grew(key, account)
 
-    def _of(self, key: AccountKey, queue_end: int | None = None) -> Account:
+    def _of(self, key: AccountKey, queue_end: int | None = None) -> QueueStats:
         account = self.get(key)
         if account is None or (queue_end is not None and account.counted_to > queue_end):
             # The topic was deleted and created again: its offsets start at 0, the counts stay.
             account = (
-                Account()
+                QueueStats()
                 if account is None
-                else Account(lost=account.lost, skipped=account.skipped)
+                else QueueStats(lost=account.lost, skipped=account.skipped)
             )
         self._table.put(ONE_SCOPE, key, account)
         return account
 
-    def _grew(self, key: AccountKey, account: Account) -> None:
+    def _grew(self, key: AccountKey, account: QueueStats) -> None:
         """Update the size of ACCOUNT, which is the one of KEY."""
         size = account.size
         self._size += size - self._sizes.get(key, 0)
@@ -139,11 +139,11 @@ class Accounts:
             if matches(key):
                 self._drop(key, is_urgent=True)
 
-    def get(self, key: AccountKey) -> Account | None:
+    def get(self, key: AccountKey) -> QueueStats | None:
         """Return the account with KEY; None if there is none."""
         return self._table.get(ONE_SCOPE, key)
 
-    def items(self) -> Iterator[tuple[AccountKey, Account]]:
+    def items(self) -> Iterator[tuple[AccountKey, QueueStats]]:
         """Yield all accounts, the least recently used first."""
         for _, key, account in self._table.items():
             if account is not None:
@@ -180,7 +180,7 @@ class Accounts:
 
 def statistics_table() -> StatisticsTable:
     """Return the table that stores accounts."""
-    return group_queue_table(4, "statistics", Account.to_json, Account.from_json)
+    return group_queue_table(4, "statistics", QueueStats.to_json, QueueStats.from_json)
 
 
 def cut_accounts(table: StatisticsTable, queue_end: Callable[[str, int], int]) -> None:
@@ -191,7 +191,7 @@ def cut_accounts(table: StatisticsTable, queue_end: Callable[[str, int], int]) -
             table.put(scope, key, account)
 
 
-def accounts_in(disk: Disk, root: str) -> dict[AccountKey, Account] | None:
+def accounts_in(disk: Disk, root: str) -> dict[AccountKey, QueueStats] | None:
     """Return all statistics in the store at ROOT on DISK, as last written; None if it has no such table."""
     table = statistics_table()
     read_entries(disk, posixpath.join(root, "pocketmq", FOLDER), [table])

@@ -13,23 +13,23 @@ from ..proto.rpc.channels import Dial
 from ..store.message_store import MessageStore
 from ..store.offsets_file import OffsetsFile
 from ..store.state_files import StateFile
-from .accounts import Accounts
+from .accounts import ConsumeStats
 from .commit_texts import CommitTexts
 from .config import BrokerConfig
 from .consumer_groups import Groups
 from .delay.delays import Delays
 from .delay.recalls import Recalls
-from .delay_rules import DelayRules
+from .delay_rules import DelayLimits
 from .events import BrokerEvents
 from .groups.coordination import Coordination
 from .groups.coordinator import Coordinator
 from .groups.dead_letters import DeadLetters
-from .groups.fence import Fence
-from .groups.kept_leases import KeptLeases
-from .groups.leases import QueueLeases
+from .groups.fence import LeaseGuard
+from .groups.kept_leases import LeaseStore
+from .groups.leases import LeaseService
 from .groups.retries import Retries
 from .kept_tables import KeptTables
-from .messages.appender import Appends
+from .messages.appender import Appender
 from .messages.fetch import Fetches
 from .messages.filters import Filters
 from .messages.lookup import Lookups
@@ -39,11 +39,11 @@ from .metrics.clients import ClientMetrics
 from .metrics.opencensus import CensusMeasurements
 from .metrics.opentelemetry import Measurements
 from .metrics.traffic import TrafficCounts
-from .neighbours import Neighbours
+from .neighbours import OtherBrokers
 from .offsets import Offsets
 from .parts import BrokerParts
 from .pop.deliveries import KeptDeliveries
-from .pop.pops import Pops
+from .pop.pops import PopService
 from .pop.receives import PopLeases, serials_from
 from .pop.table import PopParts
 from .producers.producers import Producers
@@ -102,12 +102,12 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     timers = Timers(clock)
     wall_timers = timers if wall is clock else Timers(wall)
     tables = KeptTables.open(store, wall_timers, entry_clock=timers, forget_own=epoch > 0)
-    leases = KeptLeases(tables.leases, wall_timers, limit=lambda: config.leases_max, epoch=epoch)
-    fence = Fence(leases, lambda: config.lease_ms)
-    accounts = Accounts(wall.unix_ms, tables.statistics, holder=leases.member_of)
+    leases = LeaseStore(tables.leases, wall_timers, limit=lambda: config.leases_max, epoch=epoch)
+    fence = LeaseGuard(leases, lambda: config.lease_ms)
+    accounts = ConsumeStats(wall.unix_ms, tables.statistics, holder=leases.member_of)
     purgatory = Purgatory(wall_timers, limit=lambda: config.fetches_waiting_max)
     traffic = TrafficCounts(lambda: config.metrics_series_max)
-    appends = Appends(store, purgatory.notify, mastership, traffic, events)
+    appends = Appender(store, purgatory.notify, mastership, traffic, events)
     texts = CommitTexts(tables.commit_texts)
     offsets = Offsets(OffsetsFile(store.disk, store.config.path), unix_ms, texts, appends)
     filters = Filters(wall_timers, wall, accounts, traffic)
@@ -137,7 +137,7 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     check_join: Callable[[str], None] = lambda group: pops.check_not_popped(group)  # noqa: E731
     coordinator = Coordinator(config, groups, wall_timers, check_join, epoch)
     has_members = coordinator.has_members
-    pops = Pops(config, topics, groups, filters, purgatory, pop_parts, has_members, events)
+    pops = PopService(config, topics, groups, filters, purgatory, pop_parts, has_members, events)
     neighbours = _neighbours(config, dial, wall)
     own = _own_addresses(config, store, replicas)
     clients = Clients(
@@ -145,7 +145,7 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     )
     diagnostics = Diagnostics(clients.sessions, topics, store, wall_timers)
     subscriptions = clients.subscriptions
-    queue_leases = QueueLeases(config, topics, groups, offsets, wall_timers, leases)
+    queue_leases = LeaseService(config, topics, groups, offsets, wall_timers, leases)
     coordination = Coordination(
         topics, coordinator, queue_leases, leases, fence, accounts, subscriptions
     )
@@ -307,15 +307,15 @@ def _waits(store: MessageStore, transactions: Transactions, unix_ms: Callable[[]
     )
 
 
-def _delay_rules(config: BrokerConfig, store: MessageStore) -> DelayRules:
+def _delay_rules(config: BrokerConfig, store: MessageStore) -> DelayLimits:
     levels_ms, precision_ms = store.config.delay_levels_ms, store.config.timer_precision_ms
-    return DelayRules(levels_ms, precision_ms, config.delay_max_ms)
+    return DelayLimits(levels_ms, precision_ms, config.delay_max_ms)
 
 
-def _neighbours(config: BrokerConfig, dial: Dial, wall: Clock) -> Neighbours:
+def _neighbours(config: BrokerConfig, dial: Dial, wall: Clock) -> OtherBrokers:
     sees_all = config.v2_cluster and not config.v2_endpoints
     servers = config.nameservers if sees_all else ()
-    return Neighbours(config.name, servers, dial, wall.now_ms)
+    return OtherBrokers(config.name, servers, dial, wall.now_ms)
 
 
 def _own_addresses(

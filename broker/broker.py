@@ -64,7 +64,7 @@ from .replication.mastership import Mastership
 from .service_v1 import BrokerService, topic_message
 from .service_v2.permissions import guarded
 from .timing.timers import TimerClock
-from .timing.virtual_mark import Mark, begin, keep_mark
+from .timing.virtual_mark import ClockMarker, begin, keep_mark
 from .timing.virtual_time import advance, is_virtual, methods as clock_methods
 from .transactions.transactions import Transactions
 
@@ -185,7 +185,7 @@ class _Running:
     """What a started broker has besides its parts."""
 
     parts: BrokerParts
-    mark: Mark
+    mark: ClockMarker
     carrier: Carrier
     health: HealthService
     #: The events that the store reported to before.

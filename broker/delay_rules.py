@@ -50,7 +50,7 @@ _Rows = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
-class DelayRules:
+class DelayLimits:
     """Limits of delays.
 
     LEVELS_MS: the delays of level 1, 2, …. PRECISION_MS: TIMER_OUT_MS is a multiple of it. DELAY_MAX_MS: how far ahead
@@ -82,7 +82,7 @@ class Part:
 
 def route(
     run: Run,
-    rules: DelayRules,
+    rules: DelayLimits,
     now_ms: int,
     *,
     past: Past = "refuse",
@@ -127,7 +127,7 @@ def timer_out_ms(due_ms: int | Longs, precision_ms: int) -> int | Longs:
 class _Division:
     """One batch that is being split."""
 
-    def __init__(self, run: Run, rules: DelayRules, now_ms: int, past: Past) -> None:
+    def __init__(self, run: Run, rules: DelayLimits, now_ms: int, past: Past) -> None:
         self._run = run
         self._rules = rules
         self._now_ms = now_ms

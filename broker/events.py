@@ -12,12 +12,12 @@ from typing import TypeAlias
 
 from ..proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from ..store.format.state_tables import TopicConfig
-from .pop.receives import Asked, Popped
+from .pop.receives import ReceiveRequest, ReceiveResult
 from .service_v2.client_session import ClientSession
 
 #: Called with the reply to a fetch, or with the result of a receive.
 FetchDone: TypeAlias = Callable[[pb.FetchReply], None]
-ReceiveDone: TypeAlias = Callable[[Popped], None]
+ReceiveDone: TypeAlias = Callable[[ReceiveResult], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,9 @@ class BrokerEvents:
     )
     """A consumer fetches. The callback returns what gets the reply instead of its second argument."""
 
-    receive_began: list[Callable[[Asked, ReceiveDone], ReceiveDone]] = field(default_factory=list)
+    receive_began: list[Callable[[ReceiveRequest, ReceiveDone], ReceiveDone]] = field(
+        default_factory=list
+    )
     """An official client receives. The callback returns what gets the result instead of its second argument."""
 
     message_returned: list[Callable[[str, str, int, int], None]] = field(default_factory=list)

@@ -50,7 +50,7 @@ _MASTER: Final = 0
 Reply = TypeVar("Reply", bound=Message)
 
 
-class OtherQueues(NamedTuple):
+class RemoteQueues(NamedTuple):
     """Queues of a topic at another broker. TYPE is the topic's type there; "" if its name server does not report it.
 
     ADDRESSES: the master's first. Of a replica set, all live replicas: each leads to the master.
@@ -64,15 +64,15 @@ class OtherQueues(NamedTuple):
     type: str
 
 
-Tell = Callable[[Sequence[OtherQueues]], None]
+Tell = Callable[[Sequence[RemoteQueues]], None]
 
 
 class _Known(NamedTuple):
-    queues: Sequence[OtherQueues]
+    queues: Sequence[RemoteQueues]
     asked_ms: int
 
 
-class Neighbours:
+class OtherBrokers:
     """The other brokers of the cluster, from the name servers at ADDRESSES (none: no other brokers).
 
     NAME is this broker's name, NOW_MS the machine's time.
@@ -94,7 +94,7 @@ class Neighbours:
         self._open = AsyncExitStack()
         self._last_good = 0
 
-    def known(self, topic: str) -> Sequence[OtherQueues] | None:
+    def known(self, topic: str) -> Sequence[RemoteQueues] | None:
         """Return the queues of TOPIC at other brokers; None: call `ask`."""
         if not self._addresses:
             return ()
@@ -129,7 +129,7 @@ class Neighbours:
         for tell in self._asking.pop(topic):
             tell(found)
 
-    async def _told(self, topic: str) -> Sequence[OtherQueues] | None:
+    async def _told(self, topic: str) -> Sequence[RemoteQueues] | None:
         """Return the result of the first name server that answers; None if none does."""
         found = await self._routes_and_cluster(topic)
         if found is None:
@@ -161,13 +161,13 @@ class Neighbours:
             return routes, cluster
         return None
 
-    def _others(self, route: pb.TopicRoute) -> Iterator[OtherQueues]:
+    def _others(self, route: pb.TopicRoute) -> Iterator[RemoteQueues]:
         """Yield the reachable queues of other brokers in ROUTE, by broker name."""
         addresses = {one.broker_name: _addresses(one) for one in route.brokers}
         for one in sorted(route.queues, key=lambda queues: queues.broker_name):
             known = addresses.get(one.broker_name)
             if known and one.broker_name != self._name:
-                yield OtherQueues(
+                yield RemoteQueues(
                     one.broker_name,
                     known,
                     one.read_queues,

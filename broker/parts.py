@@ -17,7 +17,7 @@ from ..proto.errors import PocketMQError
 from ..proto.rpc import MethodTable
 from ..store.flush import Flusher
 from ..store.message_store import MessageStore
-from .accounts import Accounts
+from .accounts import ConsumeStats
 from .consumer_groups import Groups
 from .delay.delays import Delays
 from .delay.recalls import Recalls
@@ -25,16 +25,16 @@ from .groups.coordination import Coordination
 from .groups.dead_letters import DeadLetters
 from .groups.retries import Retries
 from .kept_tables import KeptTables
-from .messages.appender import Appends, synced
+from .messages.appender import Appender, synced
 from .messages.fetch import Fetches
 from .messages.filters import Filters
 from .messages.lookup import Lookups
 from .messages.send import Sends
 from .metrics.clients import ClientMetrics
 from .metrics.traffic import TrafficCounts
-from .neighbours import Neighbours
+from .neighbours import OtherBrokers
 from .offsets import Offsets
-from .pop.pops import Pops
+from .pop.pops import PopService
 from .producers.producers import Producers
 from .replication.state_source import StateSource
 from .service_v2.service import ServiceV2
@@ -56,11 +56,11 @@ class BrokerParts:
     topics: Topics
     groups: Groups
     offsets: Offsets
-    accounts: Accounts
+    accounts: ConsumeStats
     timers: Timers
     wall_timers: Timers
     purgatory: Purgatory
-    appends: Appends
+    appends: Appender
     producers: Producers
     sends: Sends
     fetches: Fetches
@@ -74,9 +74,9 @@ class BrokerParts:
     dead_letters: DeadLetters
     coordination: Coordination
     clients: Clients
-    neighbours: Neighbours
+    neighbours: OtherBrokers
     service_v2: ServiceV2
-    pops: Pops
+    pops: PopService
     client_metrics: ClientMetrics
     #: Counts of what clients sent and received.
     traffic: TrafficCounts

@@ -29,7 +29,7 @@ from .messages.fetch import Fetches
 from .messages.lookup import Lookups, in_steps
 from .messages.send import SendCounts, Sends, TopicSends
 from .offsets import Offsets, Safe
-from .pop.pops import Pops
+from .pop.pops import PopService
 from .replication.state_source import GROUPS_FILE, TOPICS_FILE, StateSource
 from .replication.table_stream import STATISTICS_FILE
 from .retry_policies import retry_intervals_of
@@ -52,7 +52,7 @@ class BrokerService:
         groups: Groups,
         offsets: Offsets,
         coordination: Coordination,
-        pops: Pops,
+        pops: PopService,
         state: StateSource | None = None,
     ) -> None:
         """STATE knows which tables followers have; None: there are no followers."""
@@ -354,7 +354,7 @@ class _Changes:
         offsets: Offsets,
         announced: Announced,
         coordination: Coordination,
-        pops: Pops,
+        pops: PopService,
         state: StateSource | None,
     ) -> None:
         self._pops = pops

@@ -32,8 +32,8 @@ from .groups.coordination import Coordination
 from .groups.lease_table import QueueKey
 from .messages.fetch_reply import Done
 from .offsets import Offsets
-from .pop.pops import Pops
-from .pop.receives import Asked, Popped
+from .pop.pops import PopService
+from .pop.receives import ReceiveRequest, ReceiveResult
 from .topics import Topics
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class UnfinishedMessages:
         store: MessageStore,
         topics: Topics,
         offsets: Offsets,
-        pops: Pops,
+        pops: PopService,
         coordination: Coordination,
     ) -> None:
         self._clock = clock
@@ -132,13 +132,15 @@ class UnfinishedMessages:
             returned.clear()
         returned.add(offset)
 
-    def receiving(self, asked: Asked, done: Callable[[Popped], None]) -> Callable[[Popped], None]:
+    def receiving(
+        self, asked: ReceiveRequest, done: Callable[[ReceiveResult], None]
+    ) -> Callable[[ReceiveResult], None]:
         """Record a receive; return the callback for its result, which calls DONE."""
         key = asked.group, asked.topic
         if asked.auto_renew:
             self._pushed_s[key] = _now_s()
 
-        def popped(popped: Popped) -> None:
+        def popped(popped: ReceiveResult) -> None:
             self._has_changed = True
             if asked.auto_renew:
                 self._pushed_s[key] = _now_s()

@@ -28,7 +28,7 @@ from ..proto.rpc.channels import (
 )
 from ..proto.tls import Trust
 from .streams import Conversation, Exchange, GrpcConversation, Reply, Request
-from .tasks import Tasks
+from .tasks import TaskGroup
 
 BROKER: Final = "/pocketmq.v1.Broker/"
 #: A channel that reached no server for this time is replaced, because the host name may have another address now.
@@ -100,7 +100,7 @@ class Connections(Protocol):
 class GrpcConnection:
     """A gRPC channel, and the two long-lived streams on it."""
 
-    def __init__(self, address: str, tasks: Tasks, dial: Dial) -> None:
+    def __init__(self, address: str, tasks: TaskGroup, dial: Dial) -> None:
         self.address = address
         self._channel = dial(address)
         #: The error of calls after it was closed.
@@ -303,7 +303,7 @@ class GrpcConnections:
     def __init__(self, dial: Dial | None = None) -> None:
         """DIAL opens channels; None: plaintext or TLS, as the environment says. Raises ConfigError."""
         self._dial = dial or Trust().or_environment().dial()
-        self._tasks = Tasks()
+        self._tasks = TaskGroup()
         self._by_address: dict[str, GrpcConnection] = {}
         self._closed = False
 

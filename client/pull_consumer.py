@@ -34,7 +34,7 @@ from .consuming.held_queue import Batch, Cursor, OffsetAndMetadata
 from .consuming.parts import ConsumerMetrics
 from .consuming.prefetch import ASSIGNED, REVOKED, Rebalanced
 from .consuming.queue_reader import PullResult, pull_once
-from .consuming.reading import PullReading, Steering
+from .consuming.reading import ConsumerControl, PullReading
 from .consuming.sending_back import Retrying, SendBackResult
 from .lifecycle import AsyncSignalledClient
 from .message_batch import MessageBatch
@@ -124,7 +124,7 @@ class AsyncPullConsumer(AsyncSignalledClient):
             self._cursor,
             has_listener=listener is not None,
         )
-        self._steering = Steering(self._reading)
+        self._steering = ConsumerControl(self._reading)
         self._retrying = Retrying(self._reading)
         self._signals = Signals(self._finish)
         self._waits = False

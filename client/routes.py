@@ -26,7 +26,7 @@ from .claims import check_route
 from .connections import NAME_SERVER, Connections
 from .name_server_addresses import DEFAULT_NAME_SERVERS
 from .queue import Queue
-from .tasks import Tasks
+from .tasks import TaskGroup
 
 Reply = TypeVar("Reply", bound=Message)
 
@@ -161,7 +161,7 @@ class _Place:
 class Routes:
     """Finds and caches routes. Not thread-safe: the client's event loop owns it."""
 
-    def __init__(self, name_servers: NameServers, clock: Clock, tasks: Tasks) -> None:
+    def __init__(self, name_servers: NameServers, clock: Clock, tasks: TaskGroup) -> None:
         self._name_servers = name_servers
         self._clock = clock
         self._tasks = tasks

@@ -22,7 +22,7 @@ from .config import ClientConfig
 from .connections import BROKER, Connections, GrpcConnections
 from .name_server_addresses import parse_addresses
 from .routes import NameServers, Route, Routes
-from .tasks import Tasks
+from .tasks import TaskGroup
 
 Value = TypeVar("Value")
 Reply = TypeVar("Reply", bound=Message)
@@ -59,7 +59,7 @@ class Session:
         self.connections = connections
         self.clock = clock
         self.random = random
-        self.tasks = Tasks()
+        self.tasks = TaskGroup()
         self.name_servers = NameServers(
             parse_addresses(config.nameservers), connections, config.request_timeout_ms
         )

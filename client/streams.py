@@ -29,7 +29,7 @@ from ..proto.rpc.channels import (
     CallFailed,
     StreamCall,
 )
-from .tasks import Tasks
+from .tasks import TaskGroup
 
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
@@ -45,7 +45,7 @@ class Exchange(Generic[Request, Reply]):
         address: str,
         open_call: Callable[..., StreamCall],
         number_field: str,
-        tasks: Tasks,
+        tasks: TaskGroup,
         on_unexpected: Callable[[Reply], None] | None = None,
     ) -> None:
         """ON_UNEXPECTED is called with replies for which no caller waits."""
@@ -145,7 +145,7 @@ class _Stream(Generic[Request, Reply]):
         self._leaving: dict[int, asyncio.Future[None]] = {}
         self.broken = False
 
-    def start(self, tasks: Tasks) -> None:
+    def start(self, tasks: TaskGroup) -> None:
         self._call.deliver_to(self._deliver)
         tasks.spawn(self._write())
         tasks.spawn(self._watch_end())

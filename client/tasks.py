@@ -13,7 +13,7 @@ from ..proto.facts import Facts
 logger = logging.getLogger(__name__)
 
 
-class Tasks:
+class TaskGroup:
     """Owns tasks. Not thread-safe: its event loop owns it."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Tasks:
 class Alarm:
     """Wakes one waiting task at a time, at a given time or when `ring` is called. Its event loop owns it."""
 
-    def __init__(self, clock: Clock, tasks: Tasks) -> None:
+    def __init__(self, clock: Clock, tasks: TaskGroup) -> None:
         self._clock = clock
         self._tasks = tasks
         self._rung = asyncio.Event()
@@ -73,7 +73,7 @@ class Alarm:
 
 
 async def finished_within(
-    work: Coroutine[Any, Any, object], timeout_ms: int, clock: Clock, tasks: Tasks
+    work: Coroutine[Any, Any, object], timeout_ms: int, clock: Clock, tasks: TaskGroup
 ) -> bool:
     """Run WORK for up to TIMEOUT_MS by CLOCK, then cancel it; return whether it ended by itself. Raises its error."""
     working = tasks.spawn(work)

@@ -2,8 +2,8 @@
 
 A few standard records (V1 between IPv4 hosts, no transaction) are read and patched one by one, because each numpy call
 would cost more. For many there are columns (record_run.py). In most large runs, records differ only in body, CRC,
-message id and keys. Then one record is parsed, and the others are compared with it (`Alike`). Other runs are checked by
-columns, which find the first error.
+message id and keys. Then one record is parsed, and the others are compared with it (`UniformRecords`). Other runs are
+checked by columns, which find the first error.
 
 The store sets four fields of a record. Queue offset (20) and log offset (28) are adjacent, and so are store time (56)
 and store host (64; both 12 later after an IPv6 born host). So two 16-byte assignments patch a complete run.
@@ -107,7 +107,7 @@ class RecordPlace(NamedTuple):
     properties_size: int
 
 
-class Alike:
+class UniformRecords:
     """Many standard records that resemble each other, except perhaps the first one.
 
     The others differ from the second in body, CRC and sizes, and in the values of `own`: those are ASCII without spaces
@@ -167,7 +167,7 @@ class Run:
         records: Buffer,
         columns: RunColumns | None = None,
         places: Sequence[RecordPlace] | None = None,
-        alike: Alike | None = None,
+        alike: UniformRecords | None = None,
         whole: bool = False,
     ) -> None:
         self.topic = topic
@@ -289,7 +289,7 @@ class Run:
         return [_pairs(self.property_string(row)) for row in range(len(self._places))]
 
     @property
-    def alike(self) -> Alike | None:
+    def alike(self) -> UniformRecords | None:
         """Its records, if they are many that resemble each other, except perhaps the first."""
         return self._alike
 
@@ -520,7 +520,7 @@ def _read_usual(
     return RecordPlace(start, size, properties_start, properties_size)
 
 
-def _read_alike(data: bytes, sizes: Sequence[int], topic: str, queue: int) -> Alike | None:
+def _read_alike(data: bytes, sizes: Sequence[int], topic: str, queue: int) -> UniformRecords | None:
     """Return the records of SIZES in DATA, for TOPIC and QUEUE, if they are valid, standard, and alike."""
     count = len(sizes)
     if not 1 < count <= _ALIKE_MAX or not _make_up(sizes, data):
@@ -548,7 +548,7 @@ def _read_alike(data: bytes, sizes: Sequence[int], topic: str, queue: int) -> Al
     if own is None:
         return None
     size_range = min(sizes[0], min(others)), max(sizes[0], most)
-    return Alike(starts, all_sizes, size_range, strings, own)
+    return UniformRecords(starts, all_sizes, size_range, strings, own)
 
 
 def _string_at(data: bytes, place: RecordPlace) -> bytes:

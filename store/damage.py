@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 _REPORTED_MAX: Final = 10_000
 
 
-class Damages:
+class DamageRepairer:
     """Handles damage in the store of PARTS. `count`: damaged records since it was opened.
 
     KNOWN: the store belongs to a replica set, and damage is not changed until it is healed (healing.py).

@@ -12,7 +12,7 @@ from ..proto.record_run import (
 
 #: Called with bytes appended to a follower's log (the last record may be incomplete), the log offset of the first byte,
 #: and the columns of the records if they are known.
-HearRecords: TypeAlias = Callable[[bytes, int, RunColumns | None], object]
+RecordsListener: TypeAlias = Callable[[bytes, int, RunColumns | None], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class StoreEvents:
 
     flushed: list[Callable[[int], None]] = field(default_factory=list)
     caught_up: list[Callable[[list[tuple[str, int]]], None]] = field(default_factory=list)
-    followed: list[HearRecords] = field(default_factory=list)
+    followed: list[RecordsListener] = field(default_factory=list)
 
     def kept(self) -> StoreEvents:
         """Return a copy of the callbacks, for `restore`."""

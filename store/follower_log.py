@@ -29,9 +29,9 @@ from ..proto.record_run import (
 )
 from ..proto.run import Run, stored_runs
 from .commit_log import CommitLog
-from .damage import Damages
+from .damage import DamageRepairer
 from .disk import Buffer
-from .events import HearRecords
+from .events import RecordsListener
 from .format.log import BLANK_SIZE, is_blank, no_record, size_and_magic
 from .health import StoreHealth
 from .log_writer import LogWriter
@@ -61,8 +61,8 @@ class FollowerLog:
         parts: StoreParts,
         health: StoreHealth,
         writer: LogWriter,
-        damages: Damages,
-        on_records: Sequence[HearRecords],
+        damages: DamageRepairer,
+        on_records: Sequence[RecordsListener],
     ) -> None:
         self._log: CommitLog = parts.log
         self._damages = damages

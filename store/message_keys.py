@@ -20,7 +20,7 @@ from ..proto.java_hash import java_hash
 from ..proto.property_ranges import PropertyRanges
 from ..proto.record import Buffer
 from ..proto.record_run import Longs, RunColumns, as_bytes
-from ..proto.run import Alike
+from ..proto.run import UniformRecords
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int32]
@@ -87,7 +87,7 @@ def keys_of_few(values: Sequence[Mapping[bytes, bytes]], topic: str) -> list[tup
     return keys
 
 
-def keys_of_alike(alike: Alike, topic: str) -> MessageKeys:
+def keys_of_alike(alike: UniformRecords, topic: str) -> MessageKeys:
     """Return the keys of the uniform records ALIKE of TOPIC; as `keys_of` does."""
     plain, tagged = _seeds(topic)
     kinds: list[int | Ints] = [

@@ -41,7 +41,7 @@ _AROUND: Final = 64
 _BLOCKS_MAX: Final = 10_000
 
 
-class LostEntries:
+class EntryRepairer:
     """Repairs entries of the store of PARTS. `count`: repaired entries since it was opened."""
 
     def __init__(self, parts: StoreParts, health: StoreHealth) -> None:

@@ -25,13 +25,13 @@ from ..proto.record_run import Longs, is_sound
 from .commit_log import store_time_ms
 from .consume_queue import BatchConsumeQueue, ConsumeQueue
 from .consume_queues import Queue
-from .damage import Damages
+from .damage import DamageRepairer
 from .format.agreement import Entries, QueueName
 from .format.queues import PRE_BLANK_SIZE
 from .health import StoreHealth
 from .known_damage import KnownDamage
 from .parts import StoreParts
-from .queue_repair import LostEntries
+from .queue_repair import EntryRepairer
 from .slices import Slices, read_entries, warn_of_missing
 
 #: Returns for tags codes of queue entries which of these are to be read.
@@ -75,8 +75,8 @@ class Reader:
         self.health = health
         self.log, self.queues, self.index = parts.log, parts.queues, parts.index
         self._dispatcher = parts.dispatcher
-        self.damages = Damages(parts, health, known)
-        self.lost_entries = LostEntries(parts, health)
+        self.damages = DamageRepairer(parts, health, known)
+        self.lost_entries = EntryRepairer(parts, health)
         self._confirmed: int | None = None
 
     def confirm(self, log_offset: int | None) -> None:

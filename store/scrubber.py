@@ -30,14 +30,14 @@ from ..proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, decode_record
 from ..proto.topics import RECORD_SIZE_MAX, SCHEDULE_TOPIC
 from .commit_log import CommitLog
 from .consume_queue import BatchConsumeQueue
-from .damage import Damages
+from .damage import DamageRepairer
 from .files import MappedFile
 from .flush import CallOwner, Flusher, FlushJob
 from .format.agreement import is_served, same_tags
 from .format.log import BLANK_SIZE, MAGIC_AT, MAGIC_PATTERN, size_and_magic
 from .health import StoreHealth
 from .parts import StoreParts
-from .queue_repair import LostEntries
+from .queue_repair import EntryRepairer
 from .rows_by_queue import by_queue
 from .scrub_notes import NotesWrite, Scrubbed, ScrubNotes
 
@@ -156,8 +156,8 @@ class Scrubber:
         self,
         parts: StoreParts,
         health: StoreHealth,
-        damages: Damages,
-        lost_entries: LostEntries,
+        damages: DamageRepairer,
+        lost_entries: EntryRepairer,
         now_ms: Callable[[], int],
     ) -> None:
         """NOW_MS returns the time for the notes. The pace follows the ticks instead."""

@@ -11,7 +11,7 @@ import click
 from ..proto.clock import SystemClock
 from .counted import counted
 from .instants import past_instant_of
-from .options import TakesStores, broker_name_option, chosen_stores, json_option, stores_argument
+from .options import StoreCommand, broker_name_option, chosen_stores, json_option, stores_argument
 from .output import print_json
 from .partitioned_files import COMPRESSIONS, PartitionedFiles, Written
 from .stores.cold_store import open_cold
@@ -23,7 +23,7 @@ from .stores.scan.scan import Scan, ScanOptions
 from .stores.schemas import schema_of
 
 
-@click.command(cls=TakesStores)
+@click.command(cls=StoreCommand)
 @stores_argument
 @click.option(
     "--output", "target", required=True, metavar="DIR", help="New or empty folder for the files."

@@ -189,7 +189,7 @@ def json_option(what: str) -> Callable[[Function], Function]:
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what}, for programs.")
 
 
-class TakesStores(click.Command):
+class StoreCommand(click.Command):
     """A command that takes stores as arguments and with --store: a `stores_argument` or a `store_argument`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -10,14 +10,14 @@ import click
 from ..proto.clock import SystemClock
 from .counted import counted
 from .doctor.report import reason_lines
-from .options import TakesStores, broker_settings, broker_settings_option, store_argument
+from .options import StoreCommand, broker_settings, broker_settings_option, store_argument
 from .output import print_json
 from .repaired_copy import Repaired, make_repaired_copy
 
 _LINES_MAX = 30
 
 
-@click.command(cls=TakesStores)
+@click.command(cls=StoreCommand)
 @store_argument
 @click.option(
     "--output", "target", metavar="DIR", required=True, help="New or empty folder for the copy."

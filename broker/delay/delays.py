@@ -10,7 +10,7 @@ from ...store.message_store import MessageStore
 from ...store.state_files import StateFile
 from ...store.tables import JournalTable
 from ..config import BrokerConfig
-from ..messages.appender import Appends
+from ..messages.appender import Appender
 from ..timing.timers import Timers
 from ..timing.virtual_time import is_virtual
 from .deliveries import DelayedDeliveries
@@ -28,7 +28,7 @@ class Delays:
         store: MessageStore,
         timers: Timers,
         clock: Clock,
-        appends: Appends,
+        appends: Appender,
         state_file: Callable[[str], StateFile],
         delivered: JournalTable[str, str, Any],
     ) -> None:

@@ -33,7 +33,7 @@ from ...proto.record_run import Longs, RunColumns, parse_run, starts_of
 from ...proto.run import Run
 from ...proto.topics import NOT_SENDABLE_TOPICS, PROPERTIES_SIZE_MAX, TIMER_TOPIC, check_topic
 from ...store.log_writer import Appended
-from ..messages.appender import Appends
+from ..messages.appender import Appender
 from .timed_pages import readable
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Delivered:
 class DelayedDeliveries:
     """Delivers through APPENDS. The event loop owns it."""
 
-    def __init__(self, appends: Appends) -> None:
+    def __init__(self, appends: Appender) -> None:
         self._appends = appends
         self._targets: dict[tuple[bytes, bytes], _Target] = {}
 

@@ -30,9 +30,9 @@ from ...store.commit_log import store_time_ms
 from ...store.format.agreement import Entries, QueueName
 from ...store.format.queues import ADDRESS_MAX
 from ...store.message_store import MessageStore
-from ..messages.appender import Appends
+from ..messages.appender import Appender
 from ..timing.timers import Timers
-from ..timing.turns import Turns
+from ..timing.turns import StepScheduler
 from .deliveries import TRY_AGAIN, DelayedDeliveries
 from .progress import LevelProgress
 
@@ -83,14 +83,14 @@ class LevelDeliveries:
         timers: Timers,
         clock: Clock,
         deliveries: DelayedDeliveries,
-        appends: Appends,
+        appends: Appender,
         progress: LevelProgress,
         *,
         pause_ms: int = 0,
     ) -> None:
         """PAUSE_MS: the minimum time between two deliveries, by which messages may be late; 0 for a virtual clock."""
         self._store = store
-        self._turns = Turns(timers, clock, self._step)
+        self._turns = StepScheduler(timers, clock, self._step)
         self._clock = clock
         self._deliveries = deliveries
         self._progress = progress

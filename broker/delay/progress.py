@@ -27,7 +27,7 @@ from ...store.format.state_tables import DelayOffsets, parse_delay_offsets, rend
 from ...store.message_store import MessageStore
 from ...store.state_files import StateFile
 from ...store.tables import Durability, JournalTable, JsonCodec
-from ..messages.appender import Appends, synced
+from ..messages.appender import Appender, synced
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class LevelProgress:
         self,
         file: StateFile,
         store: MessageStore,
-        appends: Appends,
+        appends: Appender,
         now_ms: Callable[[], int],
         note: DeliveredNote | None = None,
     ) -> None:

@@ -33,7 +33,7 @@ from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..delay_rules import timer_out_ms
-from ..messages.appender import Appends
+from ..messages.appender import Appender
 from ..messages.lookup import in_steps
 from ..topics import Topics
 
@@ -61,7 +61,7 @@ class Recalls:
         config: BrokerConfig,
         topics: Topics,
         store: MessageStore,
-        appends: Appends,
+        appends: Appender,
         now_ms: Callable[[], int],
     ) -> None:
         self._config = config

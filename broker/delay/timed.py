@@ -23,9 +23,9 @@ from ...proto.errors import (
 )
 from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
-from ..messages.appender import Appends
+from ..messages.appender import Appender
 from ..timing.timers import Timers
-from ..timing.turns import Turns
+from ..timing.turns import StepScheduler
 from .deliveries import TRY_AGAIN, DelayedDeliveries, TimedStamps
 from .near_slots import NearSlots
 from .progress import DeliveredNote
@@ -52,7 +52,7 @@ class TimedDeliveries:
         timers: Timers,
         clock: Clock,
         deliveries: DelayedDeliveries,
-        appends: Appends,
+        appends: Appender,
         *,
         slot_messages_max: int,
         pause_ms: int = 0,
@@ -63,7 +63,7 @@ class TimedDeliveries:
         Messages that arrive meanwhile are handled as one batch, which is much cheaper, and late by up to PAUSE_MS.
         """
         self._store = store
-        self._turns = Turns(timers, clock, self._step)
+        self._turns = StepScheduler(timers, clock, self._step)
         self._clock = clock
         self._deliveries = deliveries
         self._pause_ms = pause_ms

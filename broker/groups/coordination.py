@@ -9,14 +9,14 @@ from ...proto.access.listing import SeenNames
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Call, MethodTable, bidi, service, unary
 from ...proto.topics import check_group
-from ..accounts import Accounts
+from ..accounts import ConsumeStats
 from ..topics import Topics
 from .coordinator import Coordinator
-from .fence import Fence
+from .fence import LeaseGuard
 from .hidden_topics import without_hidden_topics
-from .kept_leases import KeptLeases
+from .kept_leases import LeaseStore
 from .lease_table import Lease, QueueKey
-from .leases import QueueLeases
+from .leases import LeaseService
 from .membership import GroupMembership
 
 
@@ -41,10 +41,10 @@ class Coordination:
         self,
         topics: Topics,
         coordinator: Coordinator,
-        leases: QueueLeases,
-        kept: KeptLeases,
-        fence: Fence,
-        accounts: Accounts,
+        leases: LeaseService,
+        kept: LeaseStore,
+        fence: LeaseGuard,
+        accounts: ConsumeStats,
         official: OfficialMembers,
     ) -> None:
         self.coordinator = coordinator

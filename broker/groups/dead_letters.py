@@ -34,7 +34,7 @@ from ...proto.topics import (
 from ...store.message_store import MessageStore
 from ..callbacks import ended
 from ..consumer_groups import Groups
-from ..messages.appender import Appends, synced
+from ..messages.appender import Appender, synced
 from ..offsets import Offsets
 from ..topics import Topics
 from .lag import check_natural
@@ -146,7 +146,7 @@ class DeadLetters:
         topics: Topics,
         groups: Groups,
         offsets: Offsets,
-        appends: Appends,
+        appends: Appender,
     ) -> None:
         self._store = store
         self._topics = topics

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable
 
 from ...proto import errors
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from .kept_leases import KeptLeases
+from .kept_leases import LeaseStore
 from .lease_table import QueueKey
 
 
-class Fence:
+class LeaseGuard:
     """Checks requests against LEASES. A valid lease without a record is recorded for LEASE_MS(). The event loop owns
     it.
     """
 
-    def __init__(self, leases: KeptLeases, lease_ms: Callable[[], int]) -> None:
+    def __init__(self, leases: LeaseStore, lease_ms: Callable[[], int]) -> None:
         self._leases = leases
         self._lease_ms = lease_ms
 

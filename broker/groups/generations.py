@@ -39,7 +39,7 @@ _QUEUED_BYTES_MAX: Final = 64 * 1024 * 1024
 _FAULTS_TOLD_MAX: Final = 3
 
 
-class Seat(Protocol):
+class MemberConnection(Protocol):
     """The stream of a member."""
 
     @property
@@ -111,7 +111,7 @@ class Group:
         self.membership = GroupMembership(name, from_generation)
         self._config = config
         self._timers = timers
-        self._seats: dict[str, Seat] = {}
+        self._seats: dict[str, MemberConnection] = {}
         self._joins = joins
         #: The delayed join before the next generation; None: nothing has changed.
         self._joining: _DelayedJoin | None = None
@@ -152,7 +152,7 @@ class Group:
             if seat is not None:
                 seat.end(replaced(before.member_id, member.instance_id, self.name))
 
-    def seat(self, seat: Seat, member: JoinedMember) -> None:
+    def seat(self, seat: MemberConnection, member: JoinedMember) -> None:
         """Use the stream SEAT for MEMBER, and send it the present assignment."""
         other, self._seats[member.member_id] = self._seats.get(member.member_id), seat
         if other is not None and other is not seat:
@@ -176,7 +176,7 @@ class Group:
             seat.end(error)
             self._await_plan()
 
-    def stream_ended(self, seat: Seat, member_id: str) -> None:
+    def stream_ended(self, seat: MemberConnection, member_id: str) -> None:
         """Record that the stream SEAT of MEMBER_ID has ended."""
         if self._seats.get(member_id) is seat:
             del self._seats[member_id]

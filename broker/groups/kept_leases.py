@@ -27,7 +27,7 @@ from .lease_table import (
 logger = logging.getLogger(__name__)
 
 
-class KeptLeases:
+class LeaseStore:
     """The lease table with up to LIMIT records, stored in KEPT, with the machine's TIMERS. The event loop owns it.
 
     EPOCH: that of a master of a replica set.

@@ -31,7 +31,7 @@ from ...proto.record import decode_record
 from ...proto.topics import DEAD_LETTERS_GROUP, MARK_GROUPS, RETRY_PREFIX, dead_letter_topic
 from ...store.message_store import MessageStore
 from ..offsets import Offsets
-from ..pop.pops import Pops
+from ..pop.pops import PopService
 from ..pop.receives import PopQueue
 from ..topics import Topics
 
@@ -105,7 +105,7 @@ class GroupLag(NamedTuple):
 
 
 def note_lag(
-    store: MessageStore, topics: Topics, offsets: Offsets, pops: Pops, limit: int
+    store: MessageStore, topics: Topics, offsets: Offsets, pops: PopService, limit: int
 ) -> NotedLag:
     """Copy the tables for up to LIMIT groups and topics, those that committed first. Call it on the event loop."""
     committed: dict[tuple[str, str], Mapping[int, int]] = {}

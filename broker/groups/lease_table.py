@@ -74,7 +74,7 @@ class Lease:
         return self.expires_ms > now_ms
 
 
-class WantedQueue(NamedTuple):
+class QueueRequest(NamedTuple):
     """A requested queue. TOKEN 0: a new lease."""
 
     key: QueueKey
@@ -82,7 +82,7 @@ class WantedQueue(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class LeasingMember:
     """The member that requests queues, and for how long."""
 
     group: str
@@ -161,8 +161,8 @@ class LeaseTable:
 
     def ask(
         self,
-        asker: Asker,
-        wanted: Sequence[WantedQueue],
+        asker: LeasingMember,
+        wanted: Sequence[QueueRequest],
         now_ms: int,
         gives_way: Callable[[QueueKey], bool] = lambda key: False,
     ) -> list[Lease | None]:
@@ -199,8 +199,8 @@ class LeaseTable:
     ) -> None:
         """Record the use of TOKEN, which is valid: from now on no older token is accepted."""
         if self._is_earlier(self.get(group, key), token):
-            asker = Asker(group=group, member_id="", lease_ms=lease_ms)
-            self._make_room(group, [WantedQueue(key, token)], now_ms)
+            asker = LeasingMember(group=group, member_id="", lease_ms=lease_ms)
+            self._make_room(group, [QueueRequest(key, token)], now_ms)
             believed = self._put(asker, key, self.get(group, key), token, now_ms)
             self._changed(group, key, believed, now_ms)
 
@@ -220,7 +220,7 @@ class LeaseTable:
             self._changed(group, key, lease, now_ms)
 
     def _renew(
-        self, asker: Asker, key: QueueKey, lease: Lease | None, token: int, now_ms: int
+        self, asker: LeasingMember, key: QueueKey, lease: Lease | None, token: int, now_ms: int
     ) -> Lease | None:
         if lease is not None and token == lease.token:
             if lease.is_released or lease.member_id not in ("", asker.member_id):
@@ -231,7 +231,7 @@ class LeaseTable:
         return None
 
     def _put(
-        self, asker: Asker, key: QueueKey, before: Lease | None, token: int, now_ms: int
+        self, asker: LeasingMember, key: QueueKey, before: Lease | None, token: int, now_ms: int
     ) -> Lease:
         lease = Lease(
             member_id=asker.member_id,
@@ -303,7 +303,7 @@ class LeaseTable:
         self._count -= len(gone)
         return gone
 
-    def _make_room(self, group: str, wanted: Sequence[WantedQueue], now_ms: int) -> None:
+    def _make_room(self, group: str, wanted: Sequence[QueueRequest], now_ms: int) -> None:
         known = self._groups.get(group, {})
         more = sum(1 for want in wanted if want.key not in known)
         if not more or self._count + more <= self._limit():
@@ -379,7 +379,7 @@ def _restored(row: Row, now_ms: int) -> Lease:
     )
 
 
-def _taken_from(asker: Asker, before: Lease | None) -> tuple[str, ...]:
+def _taken_from(asker: LeasingMember, before: Lease | None) -> tuple[str, ...]:
     """Return the members from which the instance of ASKER took the queue of BEFORE, including this step."""
     if before is None or not asker.instance_id or before.instance_id != asker.instance_id:
         return ()
@@ -388,7 +388,7 @@ def _taken_from(asker: Asker, before: Lease | None) -> tuple[str, ...]:
     return (*before.taken_from, before.member_id)[-_TAKEN_FROM_MAX:]
 
 
-def _may_have(asker: Asker, lease: Lease | None, now_ms: int) -> bool:
+def _may_have(asker: LeasingMember, lease: Lease | None, now_ms: int) -> bool:
     """Return whether ASKER may get a new lease of the queue of LEASE."""
     if lease is None or not lease.is_live(now_ms) or lease.member_id == asker.member_id:
         return True

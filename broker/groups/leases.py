@@ -30,14 +30,14 @@ from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
 from ..topics import Topics
 from .field_checks import check_least, check_member, check_range
-from .kept_leases import KeptLeases
+from .kept_leases import LeaseStore
 from .lease_table import (
     LEASE_MOST_MS,
     TOKEN_MAX,
-    Asker,
     Lease,
+    LeasingMember,
     QueueKey,
-    WantedQueue,
+    QueueRequest,
 )
 from .member_checks import others_member
 
@@ -49,7 +49,7 @@ QUEUES_MAX: Final = 10_000
 LEASE_LEAST_MS: Final = 1_000
 
 
-class QueueLeases:
+class LeaseService:
     """The leases of this broker's queues. The event loop owns it."""
 
     def __init__(
@@ -59,7 +59,7 @@ class QueueLeases:
         groups: Groups,
         offsets: Offsets,
         timers: Timers,
-        kept: KeptLeases,
+        kept: LeaseStore,
     ) -> None:
         self._config = config
         self._topics = topics
@@ -103,7 +103,7 @@ class QueueLeases:
             if lease.is_live(now_ms)
         ]
 
-    def _check_user(self, asker: Asker, wanted: Sequence[WantedQueue]) -> None:
+    def _check_user(self, asker: LeasingMember, wanted: Sequence[QueueRequest]) -> None:
         """Raise NotAuthorized if another user's member or instance of the same name owns one of WANTED."""
         for key, _ in wanted:
             lease = self._kept.holder(asker.group, key)
@@ -136,7 +136,9 @@ class QueueLeases:
             call.on_cancel(partial(_let_go, waiting))
         return LATER
 
-    def _checked(self, request: pb.LeaseRequest, user: str) -> tuple[Asker, list[WantedQueue]]:
+    def _checked(
+        self, request: pb.LeaseRequest, user: str
+    ) -> tuple[LeasingMember, list[QueueRequest]]:
         asker = asker_of(request, self._config.lease_ms, user)
         wanted = wanted_in(request.queues)
         self._check_there(wanted)
@@ -144,7 +146,7 @@ class QueueLeases:
         self._groups.ensure(request.group)
         return asker, wanted
 
-    def _check_there(self, wanted: Sequence[WantedQueue]) -> None:
+    def _check_there(self, wanted: Sequence[QueueRequest]) -> None:
         """Raise the error of the first queue if none of WANTED can be read; otherwise serve those that can."""
         error: errors.PocketMQError | None = None
         for key, _ in wanted:
@@ -220,7 +222,9 @@ class QueueLeases:
         check_own_choice(request.group)
         check_member("member_id", request.member_id)
         wanted = wanted_in(request.queues)
-        self._check_user(Asker(request.group, request.member_id, user=call.user.name), wanted)
+        self._check_user(
+            LeasingMember(request.group, request.member_id, user=call.user.name), wanted
+        )
         for key, token in wanted:
             if self._leases.release(request.group, key, request.member_id, token):
                 self._notify(request.group, key)
@@ -257,9 +261,9 @@ class _Wait:
 
     def __init__(
         self,
-        leases: QueueLeases,
-        asker: Asker,
-        wanted: Sequence[WantedQueue],
+        leases: LeaseService,
+        asker: LeasingMember,
+        wanted: Sequence[QueueRequest],
         generation: int,
         call: Call,
     ) -> None:
@@ -293,7 +297,7 @@ def _let_go(waiting: WatchedOperation) -> None:
     waiting.cancel()
 
 
-def asker_of(request: pb.LeaseRequest, default_lease_ms: int, user: str = "") -> Asker:
+def asker_of(request: pb.LeaseRequest, default_lease_ms: int, user: str = "") -> LeasingMember:
     """Return the member of USER in REQUEST; DEFAULT_LEASE_MS applies if it has no duration. Raises InvalidArgument."""
     check_own_choice(request.group)
     check_member("member_id", request.member_id)
@@ -303,7 +307,7 @@ def asker_of(request: pb.LeaseRequest, default_lease_ms: int, user: str = "") ->
     check_least("generation", request.generation, 0)
     if request.lease_ms:
         check_range("lease_ms", request.lease_ms, LEASE_LEAST_MS, LEASE_MOST_MS)
-    return Asker(
+    return LeasingMember(
         group=request.group,
         member_id=request.member_id,
         instance_id=request.instance_id,
@@ -312,7 +316,7 @@ def asker_of(request: pb.LeaseRequest, default_lease_ms: int, user: str = "") ->
     )
 
 
-def wanted_in(queues: Sequence[pb.QueueLease]) -> list[WantedQueue]:
+def wanted_in(queues: Sequence[pb.QueueLease]) -> list[QueueRequest]:
     """Return the distinct QUEUES of a request. Raises InvalidArgument."""
     if not 1 <= len(queues) <= QUEUES_MAX:
         raise errors.InvalidArgument(
@@ -321,7 +325,7 @@ def wanted_in(queues: Sequence[pb.QueueLease]) -> list[WantedQueue]:
             limit=QUEUES_MAX,
             value=len(queues),
         )
-    wanted: dict[QueueKey, WantedQueue] = {}
+    wanted: dict[QueueKey, QueueRequest] = {}
     for one in queues:
         check_range("token", one.token, 0, TOKEN_MAX)
         key = QueueKey(one.topic, one.queue)
@@ -331,5 +335,5 @@ def wanted_in(queues: Sequence[pb.QueueLease]) -> list[WantedQueue]:
                 field="queues",
                 value=key.queue,
             )
-        wanted[key] = WantedQueue(key, one.token)
+        wanted[key] = QueueRequest(key, one.token)
     return list(wanted.values())

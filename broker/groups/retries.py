@@ -39,9 +39,9 @@ from ...store.format.state_tables import GroupConfig
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..consumer_groups import RETRY_QUEUES_MAX, Groups
-from ..delay_rules import DelayRules, route
+from ..delay_rules import DelayLimits, route
 from ..events import BrokerEvents
-from ..messages.appender import Appends
+from ..messages.appender import Appender
 from ..retry_policies import retry_intervals_of
 from ..topics import Topics
 
@@ -73,7 +73,9 @@ class Fate:
     wait_ms: int = 0
 
 
-def fate_of(times: int, request: pb.SendBackRequest, group: GroupConfig, rules: DelayRules) -> Fate:
+def fate_of(
+    times: int, request: pb.SendBackRequest, group: GroupConfig, rules: DelayLimits
+) -> Fate:
     """Return what happens to a message of GROUP that was retried TIMES times before REQUEST. Pure.
 
     It becomes a dead letter if the group, or the consumer, allows no more retries. Otherwise it waits for the delay
@@ -136,8 +138,8 @@ class Retries:
         store: MessageStore,
         topics: Topics,
         groups: Groups,
-        appends: Appends,
-        rules: DelayRules,
+        appends: Appender,
+        rules: DelayLimits,
         now_ms: Callable[[], int],
         random: Random,
         events: BrokerEvents | None = None,

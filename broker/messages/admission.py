@@ -37,7 +37,7 @@ from ...proto.record import (
 from ...proto.record_run import Longs, RunColumns
 from ...proto.run import Run, check_run
 from ...proto.topics import TOPIC_LENGTH_MAX
-from ..delay_rules import DelayRules, Part, Past, route, select
+from ..delay_rules import DelayLimits, Part, Past, route, select
 
 T = TypeVar("T")
 Flags = NDArray[np.bool_]
@@ -58,7 +58,7 @@ _HINTS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class ValidatedBatch:
     """A batch that may be stored.
 
     Attributes:
@@ -75,7 +75,7 @@ class Admitted:
     normal: bool
 
 
-def validate(records: bytes, sizes: Sequence[int], topic: str, queue: int) -> Admitted:
+def validate(records: bytes, sizes: Sequence[int], topic: str, queue: int) -> ValidatedBatch:
     """Validate RECORDS; return the batch that may be stored.
 
     Raises InvalidRecord, MessageTooLarge or InvalidArgument, which name record, field and value.
@@ -90,18 +90,18 @@ def validate(records: bytes, sizes: Sequence[int], topic: str, queue: int) -> Ad
     return _judged(run, as_sent=as_sent, checked=False)
 
 
-def validate_encoded(run: Run, *, plain: bool, normal: bool) -> Admitted:
+def validate_encoded(run: Run, *, plain: bool, normal: bool) -> ValidatedBatch:
     """Validate RUN, which the broker itself encoded; return the batch that may be stored.
 
     PLAIN: no message is delayed or a half message. NORMAL: all have the type NORMAL. Raises InvalidArgument for a
     combination of properties that cannot be delivered.
     """
     if plain:
-        return Admitted(run, True, True, None, normal)
+        return ValidatedBatch(run, True, True, None, normal)
     return _judged(run, as_sent=True, checked=True)
 
 
-def _judged(run: Run, *, as_sent: bool, checked: bool) -> Admitted:
+def _judged(run: Run, *, as_sent: bool, checked: bool) -> ValidatedBatch:
     """Return RUN, which is well-formed, with the properties that decide its destinations.
 
     CHECKED: no message has a transaction type.
@@ -116,7 +116,7 @@ def _judged(run: Run, *, as_sent: bool, checked: bool) -> Admitted:
         _check_recalls(run.properties)
         if halves is not None:
             _check_delays(run.properties, halves)
-    return Admitted(run, as_sent, plain, halves, normal)
+    return ValidatedBatch(run, as_sent, plain, halves, normal)
 
 
 def check_body_sizes(run: Run, limit: int) -> None:
@@ -136,8 +136,8 @@ def check_body_sizes(run: Run, limit: int) -> None:
 
 
 def split_by_destination(
-    admitted: Admitted,
-    rules: DelayRules,
+    admitted: ValidatedBatch,
+    rules: DelayLimits,
     now_ms: int,
     prepare: Prepare,
     *,

@@ -32,7 +32,7 @@ Key = tuple[str, int]
 Done = Callable[[PocketMQError | None], None]
 
 
-class Appends:
+class Appender:
     """Appends to STORE. Not thread-safe: the event loop owns it."""
 
     def __init__(

@@ -20,7 +20,7 @@ from ...proto.record import FIXED_SIZE_V4
 from ...proto.topics import check_group
 from ...store.message_store import MessageStore
 from ...store.slices import Slices
-from ..account import QueueLook
+from ..account import ScanResult
 from ..config import BrokerConfig
 from ..consumer_groups import Groups
 from ..events import BrokerEvents
@@ -140,7 +140,7 @@ class Fetches:
         if choice is None:
             self._filters.accounts.look_at_all(key, begin, told.next_offset)
         else:
-            look = QueueLook(begin, told.next_offset, wanted, told.filtered_count, 0)
+            look = ScanResult(begin, told.next_offset, wanted, told.filtered_count, 0)
             self._filters.accounts.look(key, look, queue_end=high, filtering=choice.filtering)
         return pb.FetchReply(
             fetch_id=request.fetch_id,
@@ -229,7 +229,7 @@ class _Fetch:
                 )
             key, end = (request.group, request.topic, request.queue), seen.next_offset
             if reply.lost_count:
-                look = QueueLook(request.offset, end, seen.queue_offsets, 0, seen.lost)
+                look = ScanResult(request.offset, end, seen.queue_offsets, 0, seen.lost)
                 self._filters.accounts.look(key, look, queue_end=seen.max_offset)
             else:
                 self._filters.accounts.look_at_all(key, request.offset, end)

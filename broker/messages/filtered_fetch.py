@@ -17,7 +17,7 @@ from ...proto import errors
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...store.message_store import MessageStore
 from ...store.slices import Slices
-from ..account import QueueLook
+from ..account import ScanResult
 from ..timing.purgatory import Purgatory, WatchedOperation
 from .fetch_reply import Done, FetchLimits, Refusal, failed_reply, never_written_reply
 from .filters import FilterChoice, Filters, Mask, share_of_turn
@@ -149,7 +149,7 @@ class FilteredFetch:
         stepped = seen.turned_down + len(seen) - count
         request = self._request
         if request.group:
-            look = QueueLook(
+            look = ScanResult(
                 self._next, seen.next_offset, seen.queue_offsets[wanted], stepped, seen.lost
             )
             self._filters.accounts.look(

@@ -36,10 +36,10 @@ from ...proto.property_ranges import PropertyRanges
 from ...proto.record_run import Longs, as_bytes, parse_run, starts_of
 from ...store.slices import Slices
 from ..account import Filtering, filtering_of
-from ..accounts import Accounts
+from ..accounts import ConsumeStats
 from ..metrics.traffic import TrafficCounts
 from ..timing.timers import Timers
-from ..timing.turns import Turns
+from ..timing.turns import StepScheduler
 
 Mask = NDArray[np.bool_]
 
@@ -200,12 +200,12 @@ class Filters:
         self,
         timers: Timers,
         clock: Clock,
-        accounts: Accounts | None = None,
+        accounts: ConsumeStats | None = None,
         traffic: TrafficCounts | None = None,
     ) -> None:
-        self.accounts = Accounts() if accounts is None else accounts
+        self.accounts = ConsumeStats() if accounts is None else accounts
         self.traffic = TrafficCounts() if traffic is None else traffic
-        self._turns = Turns(timers, clock, self._turn)
+        self._turns = StepScheduler(timers, clock, self._turn)
         #: Scans that wait for a turn, one per fetch.
         self._going_on: deque[LookOn] = deque()
         self._spent = 0.0

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ...proto import properties as names
 from ...proto.errors import InvalidArgument
-from .admission import Admitted
+from .admission import ValidatedBatch
 
 Flags = NDArray[np.bool_]
 #: Types of messages, the properties that decide, and how such messages are sent; later types have
@@ -33,7 +33,7 @@ _MADE_BY: Final = (
 )
 
 
-def check_type(admitted: Admitted, type_name: str) -> None:
+def check_type(admitted: ValidatedBatch, type_name: str) -> None:
     """Raise InvalidArgument unless a topic of the type TYPE_NAME accepts all messages in ADMITTED.
 
     The properties of a message decide its type, as for official clients (service_v2/messages.py). Topics are NORMAL
@@ -59,7 +59,7 @@ def check_type(admitted: Admitted, type_name: str) -> None:
         )
 
 
-def types_of(admitted: Admitted) -> NDArray[np.int8]:
+def types_of(admitted: ValidatedBatch) -> NDArray[np.int8]:
     """Return the type of each message in ADMITTED, as an index of MESSAGE_TYPES."""
     run = admitted.run
     ranges = run.properties
@@ -73,7 +73,7 @@ def types_of(admitted: Admitted) -> NDArray[np.int8]:
     return kinds
 
 
-def kinds_of(admitted: Admitted) -> dict[str, Flags]:
+def kinds_of(admitted: ValidatedBatch) -> dict[str, Flags]:
     """Return which messages in ADMITTED have each type, for the types that occur."""
     types = types_of(admitted)
     return {MESSAGE_TYPES[kind]: types == kind for kind in np.unique(types).tolist()}

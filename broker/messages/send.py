@@ -28,7 +28,7 @@ from ...store.flush import notify
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
-from ..delay_rules import DelayRules, Part, timer_out_ms
+from ..delay_rules import DelayLimits, Part, timer_out_ms
 from ..producers.producers import Places, Producers
 from ..producers.run_numbers import RunNumbers, rest_of
 from ..producers.sequences import Numbered
@@ -36,8 +36,8 @@ from ..replication.mastership import Mastership
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
 from ..topics import TYPE_ATTRIBUTE, Topics
-from .admission import Admitted, Prepare, check_body_sizes, split_by_destination, validate
-from .appender import Appends
+from .admission import Prepare, ValidatedBatch, check_body_sizes, split_by_destination, validate
+from .appender import Appender
 from .message_types import check_type, kinds_of
 
 logger = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ class Sending:
     def __init__(
         self,
         run_id: int,
-        admitted: Admitted,
+        admitted: ValidatedBatch,
         parts: list[Part],
         now_ms: int,
         done: Outcome,
@@ -281,7 +281,7 @@ class Sends:
         topics: Topics,
         store: MessageStore,
         timers: Timers,
-        appends: Appends,
+        appends: Appender,
         waits: Waits,
         producers: Producers,
     ) -> None:
@@ -292,7 +292,7 @@ class Sends:
         self._appends = appends
         self._waits = waits
         self._producers = producers
-        self._rules = DelayRules(
+        self._rules = DelayLimits(
             store.config.delay_levels_ms, store.config.timer_precision_ms, config.delay_max_ms
         )
         self._body_max = store.config.message_size_max_bytes
@@ -325,7 +325,7 @@ class Sends:
             return
         self._enter(send)
 
-    def take(self, runs: Sequence[tuple[Admitted, Outcome]]) -> None:
+    def take(self, runs: Sequence[tuple[ValidatedBatch, Outcome]]) -> None:
         """Store RUNS, whose queues may be written, as safely as the store's setting promises.
 
         Each callback is called at the end of the turn, or when the batch is on disk. A delivery time in the past means
@@ -381,7 +381,7 @@ class Sends:
     def _sending(
         self,
         run: pb.ProduceRun,
-        admitted: Admitted,
+        admitted: ValidatedBatch,
         done: Outcome,
         numbered: Numbered | None,
         durability: pb.Durability,
@@ -396,7 +396,7 @@ class Sends:
         return Sending(run.run_id, admitted, parts, now_ms, done, numbered, durability)
 
     def _numbered(
-        self, run: pb.ProduceRun, admitted: Admitted, done: Outcome, durability: pb.Durability
+        self, run: pb.ProduceRun, admitted: ValidatedBatch, done: Outcome, durability: pb.Durability
     ) -> Sending:
         """Return the send of RUN, without the records that are stored already."""
         numbers = RunNumbers.of(run)
@@ -449,7 +449,7 @@ class Sends:
                 value=self._waiting,
             )
 
-    def _check_waiting(self, admitted: Admitted, parts: list[Part]) -> None:
+    def _check_waiting(self, admitted: ValidatedBatch, parts: list[Part]) -> None:
         """Raise Overloaded if too many messages would wait."""
         if admitted.halves is not None:
             self._waits.check_room(int(np.count_nonzero(admitted.halves)))
@@ -482,7 +482,7 @@ class Sends:
     def _append_arrived(self) -> None:
         """Append the sends of this turn of the event loop; answer them now, or when they are as safe as requested.
 
-        The next steps: `_append_sends`, `Appends.put`, `MessageStore.append_many`, `LogWriter.append`.
+        The next steps: `_append_sends`, `Appender.put`, `MessageStore.append_many`, `LogWriter.append`.
         """
         arrived, self._arrived = self._arrived, []
         results: list[list[Appended | errors.PocketMQError]] = []

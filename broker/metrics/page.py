@@ -18,7 +18,7 @@ from inspect import isawaitable
 from itertools import accumulate, chain, groupby
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from ...proto.rpc.pages import READING, PageRequest, Shown
+from ...proto.rpc.pages import READING, HttpResponse, PageRequest
 
 PATH: Final = "/metrics"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -68,17 +68,17 @@ class MetricsPage:
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
 
-    async def __call__(self, asked: PageRequest) -> Shown:
+    async def __call__(self, asked: PageRequest) -> HttpResponse:
         """Return the page for the request ASKED."""
         if asked.method not in READING:
-            return Shown(405, "text/plain", _ONLY)
+            return HttpResponse(405, "text/plain", _ONLY)
         if asked.path != PATH:
-            return Shown(404, "text/plain", _ONLY)
+            return HttpResponse(404, "text/plain", _ONLY)
         found: list[Iterable[PageFigure]] = []
         for source in self._sources:
             figures = source()
             found.append(await figures if isawaitable(figures) else list(figures))
-        return Shown(200, CONTENT_TYPE, await asyncio.to_thread(text_of, chain(*found)))
+        return HttpResponse(200, CONTENT_TYPE, await asyncio.to_thread(text_of, chain(*found)))
 
 
 def text_of(figures: Iterable[PageFigure]) -> bytes:

@@ -32,30 +32,30 @@ from ..timing.purgatory import Purgatory
 from ..topics import QUEUE_TYPE_ATTRIBUTE, TYPE_ATTRIBUTE, Topics
 from .deliveries import DeliveryRow, PopKey, forgotten
 from .receives import (
-    Asked,
     PopEntry,
-    Popped,
     PopQueue,
     PopWaits,
     Receive,
+    ReceiveRequest,
+    ReceiveResult,
     Rules,
-    Taken,
+    TakenMessages,
     decode_handle,
     encode_handle,
     finished,
 )
 from .special_tables import OrderedTable, RetryTable
-from .table import PopParts, Table, times_of
+from .table import DeliveryTable, PopParts, times_of
 
 BATCH_MAX: Final = 32
 #: How long a group counts as popping after its last receive started.
 POPS_MS: Final = 60_000
 _PRIORITY: Final = "PRIORITY"
 #: Called with the result of a receive.
-Answer: TypeAlias = Callable[[Popped], None]
+Answer: TypeAlias = Callable[[ReceiveResult], None]
 
 
-class Pops:
+class PopService:
     """All groups that pop."""
 
     def __init__(  # noqa: PLR0913  (it uses all these parts)
@@ -80,7 +80,7 @@ class Pops:
         self._parts = replace(parts, wake=waits.wake)
         #: Called with topics that have new messages.
         self.arrived = waits.arrived
-        self._tables: dict[tuple[str, str], Table] = {}
+        self._tables: dict[tuple[str, str], DeliveryTable] = {}
         #: When each group popped last, unless it has shared queues since.
         self._popped_ms: dict[str, int] = {}
         self._began = (events or BrokerEvents()).receive_began
@@ -138,7 +138,7 @@ class Pops:
 
     # --- receiving
 
-    def receive(self, asked: Asked, done: Answer) -> Receive | None:
+    def receive(self, asked: ReceiveRequest, done: Answer) -> Receive | None:
         """Call `done` with the delivered messages, now or later, or with an error.
 
         Returns:
@@ -169,7 +169,7 @@ class Pops:
         self._waits.watch(receive)
         return receive
 
-    def take(self, asked: Asked) -> Taken:
+    def take(self, asked: ReceiveRequest) -> TakenMessages:
         """Deliver the messages that a receive can have now."""
         taken = self._take(asked)
         if taken.deliveries:
@@ -182,7 +182,7 @@ class Pops:
         for table in self._tables.values():
             yield from table.queues.values()
 
-    def _take(self, asked: Asked) -> Taken:
+    def _take(self, asked: ReceiveRequest) -> TakenMessages:
         group, topic = self._checked(asked)
         table = self._table(asked.group, asked.topic, group.consume_message_orderly)
         table.turn += 1
@@ -200,13 +200,13 @@ class Pops:
             if first.deliveries:
                 return first
             raise
-        return Taken(
+        return TakenMessages(
             [*first.deliveries, *then.deliveries],
             first.dead_lettered + then.dead_lettered,
             then.more,
         )
 
-    def _retries(self, group: str) -> Table | None:
+    def _retries(self, group: str) -> DeliveryTable | None:
         """Return the table of a group's retry topic, if that exists."""
         topic = retry_topic(group)
         queues = self._queues(topic)
@@ -222,7 +222,7 @@ class Pops:
         """Continue the scan of a receive, which found nothing yet, in a later turn of the loop."""
         self._filters.go_on(receive.scan_more)
 
-    def _checked(self, asked: Asked) -> tuple[GroupConfig, TopicConfig]:
+    def _checked(self, asked: ReceiveRequest) -> tuple[GroupConfig, TopicConfig]:
         """Return group and topic of a receive that is permitted."""
         topic = self._topics.for_reading(asked.topic, 0)
         if topic.attributes.get(QUEUE_TYPE_ATTRIBUTE) == "BatchCQ":
@@ -235,7 +235,7 @@ class Pops:
         self._groups.check_consuming(group.name)
         return group, topic
 
-    def _table(self, group: str, topic: str, ordered: bool) -> Table:
+    def _table(self, group: str, topic: str, ordered: bool) -> DeliveryTable:
         """Return the table of a group and topic; create it if there is none, or if it has the other order."""
         table = self._tables.get((group, topic))
         if ordered and topic == retry_topic(group):
@@ -336,7 +336,7 @@ class Pops:
         """
         self._deliveries.when_safe(done)
 
-    def _find(self, group: str, topic: str, handle: str) -> tuple[Table, PopEntry | None]:
+    def _find(self, group: str, topic: str, handle: str) -> tuple[DeliveryTable, PopEntry | None]:
         found = decode_handle(handle)
         if found.is_retry:
             topic = retry_topic(group)
@@ -394,10 +394,10 @@ class Pops:
         self._table(group, topic, self._groups.is_ordered(group)).move(queue, offset)
 
 
-def _kind_of(group: str, topic: str, ordered: bool) -> type[Table]:
+def _kind_of(group: str, topic: str, ordered: bool) -> type[DeliveryTable]:
     if topic == retry_topic(group):
         return RetryTable
-    return OrderedTable if ordered else Table
+    return OrderedTable if ordered else DeliveryTable
 
 
 def _rules_of(group: GroupConfig, topic: TopicConfig, turn: int) -> Rules:

@@ -49,7 +49,7 @@ _DRAWN: Final = 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class ReceiveRequest:
     """One receive request. CHOICE is a filter at work (filters.py); None: every message.
 
     BATCH is the maximum number of messages. Each is invisible to other consumers for INVISIBLE_MS or, with AUTO_RENEW,
@@ -90,7 +90,7 @@ class PoppedMessage(NamedTuple):
     invisible_ms: int
 
 
-class Taken(NamedTuple):
+class TakenMessages(NamedTuple):
     """Result of a scan. `dead_lettered`: number of new dead letters; `more`: whether there is more to scan."""
 
     deliveries: list[PoppedMessage]
@@ -99,7 +99,7 @@ class Taken(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Popped:
+class ReceiveResult:
     """Result of a receive. FILTERED_ONLY: nothing was delivered, because all due messages became dead letters.
 
     ERROR: nothing was delivered, and why.
@@ -155,7 +155,7 @@ def serials_from(random_bytes: Callable[[int], bytes]) -> Iterator[int]:
 class ReceiveServer(Protocol):
     """Serves receives."""
 
-    def take(self, asked: Asked) -> Taken:
+    def take(self, asked: ReceiveRequest) -> TakenMessages:
         """Deliver the messages that exist for ASKED."""
         ...
 
@@ -170,7 +170,11 @@ class Receive:
     __slots__ = ("_done", "_is_scanning", "_server", "_waits", "asked", "waiting")
 
     def __init__(
-        self, server: ReceiveServer, waits: PopWaits, asked: Asked, done: Callable[[Popped], None]
+        self,
+        server: ReceiveServer,
+        waits: PopWaits,
+        asked: ReceiveRequest,
+        done: Callable[[ReceiveResult], None],
     ) -> None:
         self._server = server
         self._waits = waits
@@ -186,18 +190,20 @@ class Receive:
         try:
             taken = self._server.take(self.asked)
         except PocketMQError as error:
-            self._answer(Popped(error=error))
+            self._answer(ReceiveResult(error=error))
             return True
         except (
             Exception
         ):  # A send may have caused this call: it must not fail because of a bug here.
             logger.exception("receive failed group=%s topic=%s", self.asked.group, self.asked.topic)
             self._answer(
-                Popped(error=PocketMQError("the receive failed, see the log of the broker"))
+                ReceiveResult(error=PocketMQError("the receive failed, see the log of the broker"))
             )
             return True
         if taken.deliveries or taken.dead_lettered:
-            self._answer(Popped(deliveries=taken.deliveries, filtered_only=not taken.deliveries))
+            self._answer(
+                ReceiveResult(deliveries=taken.deliveries, filtered_only=not taken.deliveries)
+            )
             return True
         if taken.more:
             self._is_scanning = True
@@ -205,7 +211,7 @@ class Receive:
         return False
 
     def on_deadline(self) -> None:
-        self._answer(Popped())
+        self._answer(ReceiveResult())
 
     def scan_more(self) -> bool:
         """Continue to scan; return whether the receive was still waiting."""
@@ -222,7 +228,7 @@ class Receive:
         if self.waiting is not None and self.waiting.cancel():
             self._waits.over(self)
 
-    def _answer(self, popped: Popped) -> None:
+    def _answer(self, popped: ReceiveResult) -> None:
         self._waits.over(self)
         self._done(popped)
 
@@ -346,7 +352,7 @@ class PopEntry:
         self.serial = 0
         self.lease: PopLease | None = None
         #: The message group whose order it must keep; None: none.
-        self.lane: Lane | None = None
+        self.lane: OrderedQueue | None = None
         #: Whether it is acknowledged, but will be redelivered if an earlier one of its batch is.
         self.acknowledged = False
 
@@ -398,7 +404,7 @@ class PopLease:
         self.timer: Timer | None = None
 
 
-class Lane:
+class OrderedQueue:
     """One message group of one queue."""
 
     __slots__ = ("batch", "held", "label", "turn")

@@ -34,8 +34,8 @@ from typing import Final
 from ...proto.properties import RETRY_TOPIC, SHARDING_KEY
 from ...proto.record import property_value
 from .deliveries import FoundQueue, finished
-from .receives import Asked, Lane, PopEntry, PopQueue, Rules, Taken
-from .table import PopParts, Table, exhausted, times_of
+from .receives import OrderedQueue, PopEntry, PopQueue, ReceiveRequest, Rules, TakenMessages
+from .table import DeliveryTable, PopParts, exhausted, times_of
 
 #: Limit of held messages per queue.
 HELD_MAX: Final = 4_096
@@ -44,24 +44,26 @@ _LOOKED_AT_MAX: Final = 1_024
 _SHARDING_KEY: Final = SHARDING_KEY.encode()
 
 
-class OrderedTable(Table):
+class OrderedTable(DeliveryTable):
     """The deliveries of a topic for an ordered group."""
 
     is_ordered = True
 
     def __init__(self, parts: PopParts, group: str, topic: str) -> None:
         super().__init__(parts, group, topic)
-        self._lanes: dict[int, Lanes] = {}
+        self._lanes: dict[int, OrderedQueues] = {}
         self._is_taking = False
 
-    def take_new(self, asked: Asked, rules: Rules) -> Taken:
+    def take_new(self, asked: ReceiveRequest, rules: Rules) -> TakenMessages:
         self._is_taking = True
         try:
             return super().take_new(asked, rules)
         finally:
             self._is_taking = False
 
-    def _take_due(self, asked: Asked, rules: Rules, taken: list[tuple[PopEntry, bytes]]) -> int:
+    def _take_due(
+        self, asked: ReceiveRequest, rules: Rules, taken: list[tuple[PopEntry, bytes]]
+    ) -> int:
         dead_lettered = 0
         for number in rules.queues:
             lanes = self._lanes.get(number)
@@ -93,8 +95,10 @@ class OrderedTable(Table):
             lane.turn = -1  # Later messages of the lane wait.
         return False
 
-    def _scan(self, queue: PopQueue, asked: Asked, taken: list[tuple[PopEntry, bytes]]) -> bool:
-        lanes = self._lanes.setdefault(queue.key.queue, Lanes())
+    def _scan(
+        self, queue: PopQueue, asked: ReceiveRequest, taken: list[tuple[PopEntry, bytes]]
+    ) -> bool:
+        lanes = self._lanes.setdefault(queue.key.queue, OrderedQueues())
         stop = queue.next_offset + _LOOKED_AT_MAX
         while len(taken) < asked.batch and lanes.held_count < HELD_MAX:
             before = queue.next_offset
@@ -140,7 +144,7 @@ class OrderedTable(Table):
         if entry.offset == queue.low:
             self.advance_committed(queue)
 
-    def _look_after(self, lane: Lane, number: int) -> None:
+    def _look_after(self, lane: OrderedQueue, number: int) -> None:
         """Let LANE continue if its batch is finished, or redeliver the batch if nothing of it is in flight."""
         lanes = self._lanes[number]
         if not lane.batch:
@@ -156,7 +160,7 @@ class OrderedTable(Table):
             self.parts.wake((self.group, self.topic))
 
     def expire(self, entries: list[PopEntry]) -> None:
-        lanes: dict[int, tuple[Lane, int]] = {}
+        lanes: dict[int, tuple[OrderedQueue, int]] = {}
         for entry in entries:
             lane = entry.lane
             if lane is not None:
@@ -168,7 +172,7 @@ class OrderedTable(Table):
     def restore(self, number: int, found: FoundQueue, *, clean: bool) -> None:
         super().restore(number, found, clean=clean)
         queue = self.queues[number]
-        lanes = self._lanes[number] = Lanes()
+        lanes = self._lanes[number] = OrderedQueues()
         for entry in list(queue.entries.values()):
             data = self.read(entry)
             if data is None:
@@ -202,7 +206,7 @@ class OrderedTable(Table):
                 assert not lane.batch or (lane.is_leased and not lane.batch[0].acknowledged)
 
 
-def _lane_of(entry: PopEntry) -> Lane:
+def _lane_of(entry: PopEntry) -> OrderedQueue:
     assert entry.lane is not None, "set when it was looked at"
     return entry.lane
 
@@ -215,30 +219,30 @@ def message_group(record: bytes) -> bytes:
 # --- lanes
 
 
-class Lanes:
+class OrderedQueues:
     """The lanes of one queue."""
 
     __slots__ = ("_by_label", "_ready", "held_count")
 
     def __init__(self) -> None:
-        self._by_label: dict[bytes, Lane] = {}
+        self._by_label: dict[bytes, OrderedQueue] = {}
         #: (offset of the first held message, label) of free lanes, and of some that are not free
         #: any more.
         self._ready: list[tuple[int, bytes]] = []
         self.held_count = 0
 
-    def of(self, label: bytes) -> Lane:
+    def of(self, label: bytes) -> OrderedQueue:
         """Return the lane LABEL."""
         lane = self._by_label.get(label)
         if lane is None:
-            lane = self._by_label[label] = Lane(label)
+            lane = self._by_label[label] = OrderedQueue(label)
         return lane
 
-    def all(self) -> list[Lane]:
+    def all(self) -> list[OrderedQueue]:
         """Return all lanes that have messages."""
         return list(self._by_label.values())
 
-    def free(self, lane: Lane) -> bool:
+    def free(self, lane: OrderedQueue) -> bool:
         """Record that no message of LANE is in flight; return whether it has messages to deliver."""
         if not lane.held:
             del self._by_label[lane.label]
@@ -246,18 +250,18 @@ class Lanes:
         heapq.heappush(self._ready, (lane.held[0].offset, lane.label))
         return True
 
-    def hold(self, entry: PopEntry, lane: Lane) -> None:
+    def hold(self, entry: PopEntry, lane: OrderedQueue) -> None:
         """Append ENTRY to the held messages of LANE."""
         lane.held.append(entry)
         self.held_count += 1
 
-    def take_back(self, lane: Lane) -> None:
+    def take_back(self, lane: OrderedQueue) -> None:
         """Move LANE's batch back to its held messages."""
         self.held_count += len(lane.batch)
         lane.take_back()
         self.free(lane)
 
-    def take_finished(self, lane: Lane) -> list[PopEntry]:
+    def take_finished(self, lane: OrderedQueue) -> list[PopEntry]:
         """Remove and return the acknowledged entries at the front of LANE: no earlier message will be redelivered."""
         found = []
         while lane.held and lane.held[0].acknowledged:
@@ -299,12 +303,12 @@ class Lanes:
 _ORIGIN: Final = RETRY_TOPIC.encode()
 
 
-class RetryTable(Table):
+class RetryTable(DeliveryTable):
     """The deliveries of a group's retry topic, by the original topics of the messages."""
 
     def __init__(self, parts: PopParts, group: str, topic: str) -> None:
         super().__init__(parts, group, topic)
-        self._lanes: dict[bytes, Lane] = {}
+        self._lanes: dict[bytes, OrderedQueue] = {}
         #: The topic of the present receive.
         self._wanted = b""
 
@@ -313,7 +317,9 @@ class RetryTable(Table):
         """The number of messages that are due."""
         return sum(len(lane.held) for lane in self._lanes.values())
 
-    def _take_due(self, asked: Asked, rules: Rules, taken: list[tuple[PopEntry, bytes]]) -> int:
+    def _take_due(
+        self, asked: ReceiveRequest, rules: Rules, taken: list[tuple[PopEntry, bytes]]
+    ) -> int:
         dead_lettered = 0
         wanted = (asked.topic.encode(), b"") if asked.topic != self.topic else list(self._lanes)
         for lane in [self._lanes[label] for label in wanted if label in self._lanes]:
@@ -330,7 +336,9 @@ class RetryTable(Table):
                     )
         return dead_lettered
 
-    def _scan(self, queue: PopQueue, asked: Asked, taken: list[tuple[PopEntry, bytes]]) -> bool:
+    def _scan(
+        self, queue: PopQueue, asked: ReceiveRequest, taken: list[tuple[PopEntry, bytes]]
+    ) -> bool:
         self._wanted = asked.topic.encode()
         asked = replace(asked, choice=None)
         while len(taken) < asked.batch and self.held_count < HELD_MAX:
@@ -348,10 +356,10 @@ class RetryTable(Table):
         entry.lane.held.append(entry)
         self.note_undelivered(entry)
 
-    def _lane(self, label: bytes) -> Lane:
+    def _lane(self, label: bytes) -> OrderedQueue:
         lane = self._lanes.get(label)
         if lane is None:
-            lane = self._lanes[label] = Lane(label)
+            lane = self._lanes[label] = OrderedQueue(label)
         return lane
 
     def expire(self, entries: list[PopEntry]) -> None:

@@ -36,8 +36,8 @@ from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ...store.slices import Slices
 from ...store.tables import TableChange
-from ..account import EVERY, QueueLook
-from ..accounts import Accounts
+from ..account import EVERY, ScanResult
+from ..accounts import ConsumeStats
 from ..config import BrokerConfig
 from ..messages.filters import FilterChoice, share_of_turn
 from ..metrics.traffic import TrafficCounts
@@ -59,15 +59,15 @@ from .deliveries import (
 from .receives import (
     RENEWED_MAX_MS,
     RENEWED_MS,
-    Asked,
     Handle,
     PopEntry,
     PopLease,
     PopLeases,
     PoppedMessage,
     PopQueue,
+    ReceiveRequest,
     Rules,
-    Taken,
+    TakenMessages,
     encode_handle,
 )
 
@@ -99,13 +99,13 @@ class PopParts:
     #: Lets receives that wait for messages of (group, topic) try again.
     wake: Callable[[tuple[str, str]], object] = lambda key: None
     #: Counts the messages that groups filter out.
-    accounts: Accounts = field(default_factory=Accounts)
+    accounts: ConsumeStats = field(default_factory=ConsumeStats)
     #: Counts the messages that are delivered.
     traffic: TrafficCounts = field(default_factory=TrafficCounts)
     in_flight: int = 0
 
 
-class Table:
+class DeliveryTable:
     """The deliveries of a topic to a group, in no order: queues and entries, and what is due, longest due first."""
 
     is_ordered: ClassVar[bool] = False
@@ -141,7 +141,7 @@ class Table:
             for number, queue in self.queues.items()
         )
 
-    def take(self, asked: Asked, rules: Rules) -> Taken:
+    def take(self, asked: ReceiveRequest, rules: Rules) -> TakenMessages:
         """Deliver to a receive what its attempt got before, or what is due, then new messages.
 
         Raises:
@@ -149,9 +149,9 @@ class Table:
             PocketMQError: An error of the store.
         """
         again = self._repeated(asked) if asked.attempt_id in self.attempts else None
-        return Taken(again, 0, False) if again else self.take_new(asked, rules)
+        return TakenMessages(again, 0, False) if again else self.take_new(asked, rules)
 
-    def _repeated(self, asked: Asked) -> list[PoppedMessage]:
+    def _repeated(self, asked: ReceiveRequest) -> list[PoppedMessage]:
         """Deliver once more what this attempt got before and has not finished."""
         found = []
         before = [
@@ -170,7 +170,7 @@ class Table:
             self.release(entry)
         return self.deliver(found, asked, again=True) if found else []
 
-    def take_new(self, asked: Asked, rules: Rules) -> Taken:
+    def take_new(self, asked: ReceiveRequest, rules: Rules) -> TakenMessages:
         """Deliver messages that are not in flight."""
         taken: list[tuple[PopEntry, bytes]] = []
         scanned_to: list[DeliveryChange] = []
@@ -187,9 +187,11 @@ class Table:
         if scanned_to:
             # After the entries of messages in flight: a journal that lost its end must not finish those.
             self.parts.deliveries.note(scanned_to)
-        return Taken(deliveries, dead_lettered, more)
+        return TakenMessages(deliveries, dead_lettered, more)
 
-    def _take_due(self, asked: Asked, rules: Rules, taken: list[tuple[PopEntry, bytes]]) -> int:
+    def _take_due(
+        self, asked: ReceiveRequest, rules: Rules, taken: list[tuple[PopEntry, bytes]]
+    ) -> int:
         """Add due messages to `taken`, up to the batch; return how many went to the dead-letter queue instead."""
         due, dead_lettered = self.due, 0
         while due and self.has_room(asked, taken, dead_lettered):
@@ -206,7 +208,7 @@ class Table:
         return dead_lettered
 
     def has_room(
-        self, asked: Asked, taken: list[tuple[PopEntry, bytes]], dead_lettered: int
+        self, asked: ReceiveRequest, taken: list[tuple[PopEntry, bytes]], dead_lettered: int
     ) -> bool:
         """May the answer have more messages than those taken, besides those that were dead-lettered?"""
         if len(taken) + dead_lettered >= asked.batch:
@@ -215,7 +217,7 @@ class Table:
 
     def _take_new(
         self,
-        asked: Asked,
+        asked: ReceiveRequest,
         rules: Rules,
         taken: list[tuple[PopEntry, bytes]],
         scanned_to: list[DeliveryChange],
@@ -238,7 +240,9 @@ class Table:
                 self.advance_committed(queue)
         return more
 
-    def _scan(self, queue: PopQueue, asked: Asked, taken: list[tuple[PopEntry, bytes]]) -> bool:
+    def _scan(
+        self, queue: PopQueue, asked: ReceiveRequest, taken: list[tuple[PopEntry, bytes]]
+    ) -> bool:
         """Scan more of a queue, and add what is found to `taken`; return whether to continue the scan."""
         room_bytes = self.parts.config.fetch_max_bytes - sum(len(data) for _, data in taken)
         room = asked.batch - len(taken) if room_bytes > 0 else 0
@@ -261,7 +265,7 @@ class Table:
         self.parts.in_flight += len(scanned.found)
         return not scanned.found and scanned.next_offset < scanned.end
 
-    def _account(self, queue: PopQueue, scanned: Scanned, asked: Asked) -> None:
+    def _account(self, queue: PopQueue, scanned: Scanned, asked: ReceiveRequest) -> None:
         """Count the messages that were scanned and not delivered."""
         accounts, found, choice = self.parts.accounts, scanned.found, asked.choice
         begin, end = scanned.begin, scanned.next_offset
@@ -272,7 +276,7 @@ class Table:
         stepped = 0 if choice is None else max(0, end - begin - len(found) - scanned.lost)
         accounts.look(
             queue.key,
-            QueueLook(begin, end, wanted, stepped, scanned.lost),
+            ScanResult(begin, end, wanted, stepped, scanned.lost),
             queue_end=scanned.end,
             filtering=EVERY if choice is None else choice.filtering,
             member=asked.client_id,
@@ -295,7 +299,7 @@ class Table:
             )
 
     def deliver(
-        self, taken: Sequence[tuple[PopEntry, bytes]], asked: Asked, *, again: bool = False
+        self, taken: Sequence[tuple[PopEntry, bytes]], asked: ReceiveRequest, *, again: bool = False
     ) -> list[PoppedMessage]:
         """Deliver messages to a receive; `again`: it is the same delivery as before, with its handles."""
         parts, owner, renews = self.parts, asked.client_id, asked.auto_renew
@@ -540,7 +544,7 @@ class Table:
                 self.expire(entries)
         self.advance_committed(queue)
 
-    def take_over(self, other: Table) -> None:
+    def take_over(self, other: DeliveryTable) -> None:
         """Take over all queues of another table, which is not used any more."""
         self.turn = other.turn
         found: dict[int, list[tuple[int, InFlight | int]]] = {}

@@ -36,7 +36,7 @@ from ..config import BROKER_SECTIONS, BrokerConfig
 from ..metrics.page import MetricsPage, PageFigure
 from ..replication.follower_view import FollowerView
 from ..replication.in_sync import ReplicaSettings
-from ..replication.replica_metrics import ReplicaLook, replica_figures
+from ..replication.replica_metrics import ReplicaStatus, replica_figures
 from ..service_v2.permissions import guarded
 from .certificates import Certificates
 from .follower_port import FollowerReads, follower_methods
@@ -87,7 +87,7 @@ class PortReplica(Protocol):
         """The addresses for clients of all live replicas, by replica id."""
         ...
 
-    def look(self) -> ReplicaLook:
+    def look(self) -> ReplicaStatus:
         """Return its status, for `/metrics`."""
         ...
 

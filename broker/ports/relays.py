@@ -86,7 +86,7 @@ class Relays:
         self._relays_max = relays_max
         self._wait_s = wait_s
         self._count = 0
-        self._ways: list[_Way] = []
+        self._ways: list[_RelayedCall] = []
         #: Waiters for a master, or for another one.
         self._waiting: set[asyncio.Future[None]] = set()
         self._seen: KnownMaster | None = None
@@ -133,7 +133,7 @@ class Relays:
                     await upstream.pass_trailing(call)
                     assert isinstance(reply, Message)
                     return reply
-            except _TurnedAway as away:
+            except _Rejected as away:
                 if _now() + _LOOK_S >= deadline:
                     raise away.error from None
                 await self.changed(_LOOK_S)
@@ -152,7 +152,7 @@ class Relays:
                         await stream.drained()
                     await upstream.pass_trailing(stream)
                     return
-            except _TurnedAway as away:
+            except _Rejected as away:
                 if _now() + _LOOK_S >= looking_until:
                     raise away.error from None
                 await self.changed(_LOOK_S)
@@ -299,15 +299,15 @@ class Relays:
             raise
         return upstream
 
-    def _connection_to(self, known: KnownMaster) -> _Way:
+    def _connection_to(self, known: KnownMaster) -> _RelayedCall:
         for way in self._ways:
             if way.master == known and not way.is_leaving and len(way.upstreams) < STREAMS_MAX:
                 return way
-        way = _Way(known, self._dial(known.address), self._forget)
+        way = _RelayedCall(known, self._dial(known.address), self._forget)
         self._ways.append(way)
         return way
 
-    def _forget(self, way: _Way) -> None:
+    def _forget(self, way: _RelayedCall) -> None:
         """Close WAY, which is not used any more."""
         if way.master != self._seen or way.is_leaving:
             with suppress(ValueError):
@@ -333,10 +333,12 @@ class Relays:
         await asyncio.gather(*(way.channel.close(None) for way in ways))
 
 
-class _Way:
+class _RelayedCall:
     """A connection to MASTER over CHANNEL, and the calls on it. IDLE is called when it has no calls left."""
 
-    def __init__(self, master: KnownMaster, channel: Channel, idle: Callable[[_Way], None]) -> None:
+    def __init__(
+        self, master: KnownMaster, channel: Channel, idle: Callable[[_RelayedCall], None]
+    ) -> None:
         self.master = master
         self.channel = channel
         self.upstreams: set[_Upstream] = set()
@@ -373,7 +375,7 @@ class _Way:
 class _Upstream:
     """One call at the master, over WAY."""
 
-    def __init__(self, way: _Way, call: StreamCall) -> None:
+    def __init__(self, way: _RelayedCall, call: StreamCall) -> None:
         self._way = way
         self._call = call
         self._is_lost = False
@@ -389,7 +391,7 @@ class _Upstream:
             await self._call.done_writing()
 
     async def read(self) -> Any:
-        """Return the next message, or EOF. Raises the error of the call; _TurnedAway if it was no master."""
+        """Return the next message, or EOF. Raises the error of the call; _Rejected if it was no master."""
         try:
             return await self._call.read()
         except CallFailed as failure:
@@ -492,7 +494,7 @@ class _RelayedStream:
                         self._stream.send(message)
                         await self._stream.drained()
                     return
-            except (_TurnedAway, ConnectionLost, ShuttingDown) as error:
+            except (_Rejected, ConnectionLost, ShuttingDown) as error:
                 if self._settings is None or self._has_ended or _now() >= until:
                     raise getattr(error, "error", error) from None
             finally:
@@ -517,7 +519,7 @@ class _RelayedStream:
         self._upstream = upstream
 
 
-class _TurnedAway(Exception):
+class _Rejected(Exception):
     """The called broker is not the master, and executed nothing. ERROR is its answer."""
 
     def __init__(self, error: PocketMQError) -> None:
@@ -525,11 +527,11 @@ class _TurnedAway(Exception):
         self.error = error
 
 
-def _passed_on(failure: CallFailed) -> PocketMQError | _TurnedAway:
+def _passed_on(failure: CallFailed) -> PocketMQError | _Rejected:
     """Return the error for the client where the call at the master ended with FAILURE."""
     error = from_rpc_error(failure)
     if isinstance(error, MasterFenced) and "turned_away" in error.details:
-        return _TurnedAway(ConnectionLost(error.message))
+        return _Rejected(ConnectionLost(error.message))
     return error
 
 

@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from .log_epochs import Epochs
-from .registry import Cell, EndMark, LiveNode
+from .registry import EndMark, LiveNode, ReplicaSetState
 
 
 @dataclass(frozen=True, slots=True)
-class KeepState:
+class PersistState:
     """Durable: write `replica.json`, so that the highest epoch seen survives before anything is done in it."""
 
     epoch_seen: int
@@ -41,7 +41,7 @@ class ReadRegistry:
 class CompareAndSet:
     """Replace the metadata of VERSION. Exactly one of `set_done`, `set_refused` and `set_unknown` answers."""
 
-    cell: Cell
+    cell: ReplicaSetState
     version: int
 
 
@@ -77,7 +77,7 @@ class SendFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamFrom:
+class SendLogFrom:
     """Send the log from OFFSET on over LINK, as `FollowBytes`, with heartbeats when there is nothing to send."""
 
     link: int
@@ -155,7 +155,7 @@ class Confirm:
 
 
 Effect: TypeAlias = (
-    KeepState
+    PersistState
     | KeepEpochs
     | ReadRegistry
     | CompareAndSet
@@ -163,7 +163,7 @@ Effect: TypeAlias = (
     | Announce
     | Follow
     | SendFrame
-    | StreamFrom
+    | SendLogFrom
     | CloseLink
     | AppendRaw
     | CutLog

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ...proto.errors import ConfigError, NotEnoughReplicas
-from .registry import Cell, LiveNode, VersionedCell
+from .registry import LiveNode, ReplicaSetState, VersionedCell
 
 RUNS_MAX: Final = 65_536
 
@@ -277,14 +277,14 @@ class InSync:
         least = max(self.confirm, self.start, self.acknowledged)
         return self.has(replica, on_device=self._settings.acks_need_sync) >= least
 
-    def propose(self, wanted: frozenset[int]) -> Cell:
+    def propose(self, wanted: frozenset[int]) -> ReplicaSetState:
         """Return the metadata with WANTED as its set. It counts from now on, in addition to the confirmed one."""
         assert self.proposed_set is None, "only one proposal at a time"
         self.proposed_set = wanted
         return self.cell_with(wanted)
 
-    def cell_with(self, in_sync: frozenset[int]) -> Cell:
-        return Cell(
+    def cell_with(self, in_sync: frozenset[int]) -> ReplicaSetState:
+        return ReplicaSetState(
             epoch=self.epoch, master=self._me, in_sync=in_sync, replicas=self._cell.replicas
         )
 
@@ -297,7 +297,7 @@ class InSync:
             and not live[to].damaged
         )
 
-    def handed_to(self, to: int, live: Mapping[int, LiveNode], *, leaving: bool) -> Cell:
+    def handed_to(self, to: int, live: Mapping[int, LiveNode], *, leaving: bool) -> ReplicaSetState:
         """Return metadata with master TO. LEAVING: without this master in the set. Raises NotEnoughReplicas."""
         if (
             not self.may_be_next(to, live)
@@ -308,7 +308,7 @@ class InSync:
                 " caught up",
                 in_sync=str(len(self.confirmed_set)),
             )
-        return Cell(
+        return ReplicaSetState(
             epoch=self.epoch + 1,
             master=to,
             in_sync=self.confirmed_set - ({self._me} if leaving else frozenset()),

@@ -29,7 +29,7 @@ from .state_stream import StateStream
 UNSURE_MAX: Final = 10_000
 
 
-class MasterOffice:
+class Leadership:
     """The leadership of the master CORE in its epoch. NOW_MS is the clock of leases.
 
     APPENDED is called with the new end of the log, WANTED when a send waits for acknowledgements up to an offset.

@@ -19,8 +19,8 @@ from ...proto.rpc import Call, MethodTable, Receiver, Stream, bidi, service, una
 from .follower_view import FollowerView
 from .in_sync import ReplicaSettings
 from .registry import LiveNode, VersionedCell
-from .registry_sessions import Silence, first_look
-from .replica_metrics import Behind, CellChanges, ReplicaLook
+from .registry_sessions import RateLimitedWarning, first_look
+from .replica_metrics import Behind, CellChanges, ReplicaStatus
 from .replica_state import ReplicaRole
 from .running import ReplicaParts, RunningReplica
 
@@ -51,7 +51,7 @@ class ReplicaNode:
         self._task: asyncio.Task[None] | None = None
         #: Changes that were seen before this replica restarted from its disk.
         self._changed_before = CellChanges()
-        self._silent = Silence("replica failed, it restarts from its disk", parts.clock)
+        self._silent = RateLimitedWarning("replica failed, it restarts from its disk", parts.clock)
 
     async def start(self) -> None:
         """Start; return once the metadata store has answered and the store is open.
@@ -234,16 +234,16 @@ class ReplicaNode:
         core = self._running.core
         return self._changed_before.plus(CellChanges(core.master_changes, core.set_changes))
 
-    def look(self) -> ReplicaLook:
+    def look(self) -> ReplicaStatus:
         """Return its status, for metrics and commands."""
         running = self._running
         if running is None or running.failed.done():
-            return ReplicaLook(settings=self.settings, changes=self._changes())
+            return ReplicaStatus(settings=self.settings, changes=self._changes())
         core, in_sync = running.core, running.core.in_sync
         cell, now_ms = core.seen.cell if core.seen else None, running.now_ms()
         others = cell.replicas.keys() - {self.settings.replica_id} if cell else ()
         known = in_sync.maximal_set if in_sync else cell.in_sync if cell else ()
-        return ReplicaLook(
+        return ReplicaStatus(
             settings=self.settings,
             changes=self._changes(),
             is_master=self.role is ReplicaRole.MASTER,

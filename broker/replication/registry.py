@@ -1,4 +1,4 @@
-"""The metadata of replica sets: one `Cell` per set, and a live node per running replica (registry_format.py).
+"""The metadata of replica sets: a `ReplicaSetState` per set, and a live node per running replica (registry_format.py).
 
 `epoch` is the set's own number (i32 as in RocketMQ's files), so it survives the loss of ZooKeeper's data. `master` 0:
 no master yet. `in_sync` lists the replicas that have everything acknowledged. An elected master writes a higher epoch
@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class ReplicaSetState:
     """The metadata of a replica set."""
 
     epoch: int
@@ -27,7 +27,7 @@ class Cell:
 class VersionedCell(NamedTuple):
     """Metadata, with the version of its node. Versions of a node only grow."""
 
-    cell: Cell
+    cell: ReplicaSetState
     version: int
 
 
@@ -78,7 +78,7 @@ class LiveNode:
 
 
 def better_candidates(
-    cell: Cell,
+    cell: ReplicaSetState,
     live: Mapping[int, LiveNode],
     replica_id: int,
     epoch: int,
@@ -114,11 +114,11 @@ class Registry(Protocol):
         """Return the set's metadata; None: there is none. Raises ConfigError if it cannot be parsed."""
         ...
 
-    async def create(self, cell: Cell) -> int:
+    async def create(self, cell: ReplicaSetState) -> int:
         """Create the set's metadata and return its version. Raises MetadataConflict if it exists."""
         ...
 
-    async def compare_and_set(self, cell: Cell, version: int) -> int:
+    async def compare_and_set(self, cell: ReplicaSetState, version: int) -> int:
         """Replace the metadata of VERSION by CELL; return the new version. Raises MetadataConflict if it changed."""
         ...
 

@@ -17,7 +17,7 @@ import json
 from typing import Any, Final
 
 from ...proto.errors import ConfigError
-from .registry import Cell, EndMark, LiveNode
+from .registry import EndMark, LiveNode, ReplicaSetState
 
 FORMAT: Final = 1
 NODE_SIZE_MAX: Final = 65_536
@@ -28,7 +28,7 @@ OFFSET_MAX: Final = 2**63 - 1
 _ADDRESS_LENGTH_MAX: Final = 255
 
 
-def render_cell(cell: Cell) -> bytes:
+def render_cell(cell: ReplicaSetState) -> bytes:
     """Return the bytes of CELL. Raises ConfigError if it is invalid."""
     _check_cell(cell, "the metadata to write")
     return _render(
@@ -42,7 +42,7 @@ def render_cell(cell: Cell) -> bytes:
     )
 
 
-def parse_cell(data: bytes, node: str) -> Cell:
+def parse_cell(data: bytes, node: str) -> ReplicaSetState:
     """Return the metadata in DATA, the bytes of NODE, which is named in errors. Raises ConfigError."""
     fields = _object_in(data, node)
     number = _integer(fields, "format", node, 1, 2**31)
@@ -73,7 +73,9 @@ def parse_cell(data: bytes, node: str) -> Cell:
                 node, f'"replicas" has the key {key!r:.80}, which is no replica id from 1 on'
             )
         replicas[int(key)] = address
-    cell = Cell(epoch=epoch, master=master, in_sync=frozenset(in_sync), replicas=replicas)
+    cell = ReplicaSetState(
+        epoch=epoch, master=master, in_sync=frozenset(in_sync), replicas=replicas
+    )
     _check_cell(cell, node)
     return cell
 
@@ -154,7 +156,7 @@ def _object_in(data: bytes, node: str) -> dict[str, Any]:
     return fields
 
 
-def _check_cell(cell: Cell, node: str) -> None:
+def _check_cell(cell: ReplicaSetState, node: str) -> None:
     """Raise ConfigError if the values of CELL are inconsistent or exceed limits."""
     if not 0 <= cell.epoch <= EPOCH_MAX:
         raise _refused(node, f'"epoch" is {cell.epoch}, not from 0 to {EPOCH_MAX}')

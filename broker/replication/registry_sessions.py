@@ -18,7 +18,7 @@ from ...proto.errors import (
     RegistryUnavailable,
     SessionExpired,
 )
-from .registry import Cell, EndMark, LiveNode, Registry, VersionedCell, VersionedEndMark
+from .registry import EndMark, LiveNode, Registry, ReplicaSetState, VersionedCell, VersionedEndMark
 
 logger = logging.getLogger(__name__)
 
@@ -80,10 +80,12 @@ class RegistrySessions:
         self._next_node: LiveNode | None = None
         #: Waiters for a check of the session that is not sent yet.
         self._checking: list[SessionChecked] = []
-        self._silent = Silence("no answer from the metadata store, retrying", clock)
+        self._silent = RateLimitedWarning("no answer from the metadata store, retrying", clock)
         #: Why the live node was refused; None: it was accepted, or not announced yet.
         self.refused: ConfigError | None = None
-        self._not_taken = Silence("live node refused by the metadata store, retrying", clock)
+        self._not_taken = RateLimitedWarning(
+            "live node refused by the metadata store, retrying", clock
+        )
 
     def read(self) -> None:
         """Read the set's metadata, the live nodes and the mark, in this order."""
@@ -99,7 +101,7 @@ class RegistrySessions:
             self._ask(_Request(self._announce))
         self._next_node = node
 
-    def compare_and_set(self, cell: Cell, version: int) -> None:
+    def compare_and_set(self, cell: ReplicaSetState, version: int) -> None:
         """Replace the metadata of VERSION."""
 
         async def change(registry: Registry) -> None:
@@ -250,7 +252,7 @@ class _Request:
     drop: Callable[[], None] = lambda: None
 
 
-class Silence:
+class RateLimitedWarning:
     """Logs a repeated failure: the first time, every `TOLD_MS`, and when it has ended."""
 
     def __init__(self, what: str, clock: Readings) -> None:
@@ -280,7 +282,7 @@ async def first_look(
     open_session: OpenSession, clock: Readings
 ) -> tuple[VersionedCell | None, Mapping[int, LiveNode]]:
     """Return the set's metadata and the live nodes, retrying until there is an answer. Raises ConfigError."""
-    silent = Silence("no answer from the metadata store, retrying", clock)
+    silent = RateLimitedWarning("no answer from the metadata store, retrying", clock)
     while True:
         try:
             registry = await open_session()

@@ -24,7 +24,14 @@ from . import effects, frames
 from .in_sync import InSync, ReplicaSettings
 from .log_epochs import Epochs, consistent_end
 from .mark import SetMark
-from .registry import Cell, EndMark, LiveNode, VersionedCell, VersionedEndMark, better_candidates
+from .registry import (
+    EndMark,
+    LiveNode,
+    ReplicaSetState,
+    VersionedCell,
+    VersionedEndMark,
+    better_candidates,
+)
 from .registry_format import EPOCH_MAX
 from .replica_state import PendingSet, ReplicaRole, ReplicaState, Upstream
 
@@ -78,7 +85,7 @@ class ReplicaCore:
         #: Since when the master has no live node.
         self._gone_ms: int | None = None
         self._set: PendingSet | None = None
-        self._campaign: Cell | None = None
+        self._campaign: ReplicaSetState | None = None
         self._accepts_loss = False
         #: Whether the mark was lowered for the accepted loss.
         self._has_lowered = False
@@ -215,7 +222,7 @@ class ReplicaCore:
         self._act(now_ms)
         return self._take()
 
-    def _check_mark(self, cell: Cell | None) -> None:
+    def _check_mark(self, cell: ReplicaSetState | None) -> None:
         """Become unclean if the log does not reach the mark. Done once, at the start.
 
         If CELL has this replica in sync, it once had everything: its folder is an old copy.
@@ -343,7 +350,7 @@ class ReplicaCore:
         asked.cell, asked.in_flight, asked.asked_ms = cell, True, now_ms
         self._out.append(effects.CompareAndSet(cell, asked.version))
 
-    def _ask_for(self, cell: Cell, now_ms: int) -> None:
+    def _ask_for(self, cell: ReplicaSetState, now_ms: int) -> None:
         assert self.seen is not None
         self._set = PendingSet(cell, self.seen.version, asked_ms=now_ms)
         self._out.append(effects.CompareAndSet(cell, self.seen.version))
@@ -421,12 +428,12 @@ class ReplicaCore:
             if cell.master not in (0, self._me):
                 self._dial(cell, now_ms)
 
-    def _is_gone(self, cell: Cell) -> bool:
+    def _is_gone(self, cell: ReplicaSetState) -> bool:
         """Return whether the master of CELL is dead, or cannot be elected again. A serving master is never unclean."""
         node = self.live.get(cell.master)
         return node is None or node.unclean or cell.master == self._me
 
-    def may_be_candidate(self, cell: Cell) -> bool:
+    def may_be_candidate(self, cell: ReplicaSetState) -> bool:
         """Return whether this replica may become a candidate to succeed the master of CELL."""
         if not self.has_session or not self.is_live or self._set or self._cutting:
             return False
@@ -438,7 +445,7 @@ class ReplicaCore:
             return False  # The metadata store lost its data, so it is unknown which replica has the complete log.
         return self._me in cell.in_sync and not self.unclean and self._reaches_mark()
 
-    def _delay_ms(self, cell: Cell) -> int:
+    def _delay_ms(self, cell: ReplicaSetState) -> int:
         """Return how long to wait for better candidates: those of a newer epoch, or with more of the log."""
         if cell.master == self._me or self._accepts_loss:
             return 0
@@ -448,7 +455,7 @@ class ReplicaCore:
         delay_ms = better * self._settings.election_delay_ms
         return delay_ms + DAMAGED_DELAY_MS if better and self.damaged else delay_ms
 
-    def _become_candidate(self, cell: Cell, now_ms: int) -> None:
+    def _become_candidate(self, cell: ReplicaSetState, now_ms: int) -> None:
         """Become a candidate: persist a new epoch, stop following in all lower ones, then ask for it.
 
         From now on the old master acknowledges without this replica. A replica never uses an epoch that it has seen:
@@ -469,7 +476,7 @@ class ReplicaCore:
         self.epoch_seen = epoch
         self._keep_state()
         self.role = ReplicaRole.CANDIDATE
-        self._campaign = Cell(
+        self._campaign = ReplicaSetState(
             epoch=epoch,
             master=self._me,
             in_sync=frozenset({self._me, *kept}),
@@ -519,7 +526,7 @@ class ReplicaCore:
         self._campaign = None
 
     def _keep_state(self, reason: str = "") -> None:
-        self._out.append(effects.KeepState(self.epoch_seen, self.unclean, reason))
+        self._out.append(effects.PersistState(self.epoch_seen, self.unclean, reason))
 
     def _raise_mark(self, now_ms: int, *, at_once: bool) -> None:
         """Write the mark if the set has more of the log on disk, and a write is due or AT_ONCE."""
@@ -591,7 +598,7 @@ class ReplicaCore:
         if wanted != self.in_sync.confirmed_set:
             self._ask_for(self.in_sync.propose(wanted), now_ms)
 
-    def _dial(self, cell: Cell, now_ms: int) -> None:
+    def _dial(self, cell: ReplicaSetState, now_ms: int) -> None:
         upstream = self._upstream
         if upstream and upstream.master != cell.master:
             self._unfollow("another replica is master")
@@ -839,7 +846,7 @@ class ReplicaCore:
             raise InvalidArgument(f"end is {cut.end}, must be {self.min_offset} to {most}")
         self._links[link] = (follower, None)
         self.in_sync.attach(follower, link, cut.end, cut.synced, now_ms)
-        self._out.append(effects.StreamFrom(link, cut.end))
+        self._out.append(effects.SendLogFrom(link, cut.end))
         self._advance(now_ms)
 
     def _on_ack(self, link: int, ack: pb.FollowAck, now_ms: int) -> None:

@@ -33,7 +33,7 @@ class Behind(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaLook:
+class ReplicaStatus:
     """The status of a replica at one moment. Without EPOCH, it restarts from its disk."""
 
     settings: ReplicaSettings
@@ -53,7 +53,7 @@ class ReplicaLook:
     behind: Mapping[int, Behind] = field(default_factory=dict)
 
 
-def replica_figures(look: ReplicaLook) -> Iterator[PageFigure]:
+def replica_figures(look: ReplicaStatus) -> Iterator[PageFigure]:
     """Yield the metrics of LOOK."""
     mine = look.settings
     who = (("cluster", mine.cluster), ("set", mine.set_name), ("replica", str(mine.replica_id)))

@@ -7,7 +7,7 @@ from enum import Enum
 
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from .log_epochs import Epochs
-from .registry import Cell
+from .registry import ReplicaSetState
 
 
 class ReplicaRole(Enum):
@@ -56,7 +56,7 @@ class Upstream:
 class PendingSet:
     """A compare-and-set without a known result."""
 
-    cell: Cell
+    cell: ReplicaSetState
     version: int
     in_flight: bool = True
     #: A similar request on the same version got no answer: a refusal may be caused by that one.

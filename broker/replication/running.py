@@ -5,8 +5,8 @@ are carried out before the next input. Blocking work (flushing to disk, cutting 
 wait. A failed effect ends the replica: `failed` has the error, and the next start continues from the disk.
 
     follower   the store takes a master's bytes
-    master     the broker that `Roles.lead` starts has the store. On StepDown it is fenced at once. It is stopped before
-               the log is changed, or another master is followed
+    master     the broker that `RoleCallbacks.lead` starts has the store. On StepDown it is fenced at once. It is
+               stopped before the log is changed, or another master is followed
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .follower_view import FollowerView
 from .frames import check_state_ack
 from .healing import HealedReplica, LogHealer
 from .in_sync import ReplicaSettings
-from .leadership import MasterOffice
+from .leadership import Leadership
 from .links import Dial, FollowerLink, MasterLink
 from .mastership import Mastership
 from .registry import LiveNode, VersionedCell, VersionedEndMark
-from .registry_sessions import OpenSession, RegistrySessions, Silence
+from .registry_sessions import OpenSession, RateLimitedWarning, RegistrySessions
 from .replica import ReplicaCore
 from .replica_state import ReplicaRole, ReplicaState
 from .state_stream import StateStream
@@ -62,7 +62,7 @@ _Input = Callable[[ReplicaCore], list[effects.Effect]]
 _Blocking = Callable[[], Coroutine[Any, Any, None]]
 
 
-class Roles(Protocol):
+class RoleCallbacks(Protocol):
     """The services of a replica for clients in each role. One call at a time."""
 
     async def lead(self, store: MessageStore, mastership: Mastership) -> None:
@@ -82,7 +82,7 @@ class ReplicaParts:
     clock: Readings
     open_session: OpenSession
     dial: Dial
-    roles: Roles
+    roles: RoleCallbacks
 
 
 class _Heard(NamedTuple):
@@ -105,7 +105,7 @@ class RunningReplica:
         self.settings = settings
         self._state = StateStream(parts.clock, self._send_over)
         self.core = ReplicaCore(settings, state, self._state.has_state)
-        self.leadership: MasterOffice | None = None
+        self.leadership: Leadership | None = None
         self._parts = parts
         self._device = parts.device
         self._clock = clock = parts.clock
@@ -137,8 +137,8 @@ class RunningReplica:
         self._heard = _Heard()
         self._ticking: asyncio.TimerHandle | None = None
         self._due_ms = {"flush": 0, "clean": 0, "progress": 0, "producers": 0}
-        self._not_followed = Silence("cannot follow the master", clock)
-        self._not_kept = Silence("progress not written, or old files not deleted", clock)
+        self._not_followed = RateLimitedWarning("cannot follow the master", clock)
+        self._not_kept = RateLimitedWarning("progress not written, or old files not deleted", clock)
         self._acts = self._all_acts()
 
     def begin(self) -> None:
@@ -594,7 +594,7 @@ class RunningReplica:
         """Return the functions that execute effects, by class."""
         sessions = self._sessions
         return {
-            effects.KeepState: lambda effect: partial(self._keep_state, effect),
+            effects.PersistState: lambda effect: partial(self._keep_state, effect),
             effects.KeepEpochs: lambda effect: partial(self._keep_epochs, effect),
             effects.ReadRegistry: lambda _: sessions.read(),
             effects.CompareAndSet: lambda effect: sessions.compare_and_set(
@@ -604,7 +604,7 @@ class RunningReplica:
             effects.Announce: lambda effect: sessions.announce(effect.node),
             effects.Follow: self._follow,
             effects.SendFrame: self._send_frame,
-            effects.StreamFrom: self._stream_from,
+            effects.SendLogFrom: self._stream_from,
             effects.CloseLink: self._close_link,
             effects.AppendRaw: self._append_raw,
             effects.CutLog: lambda effect: partial(self._cut_log, effect),
@@ -644,7 +644,7 @@ class RunningReplica:
         if link is not None:
             link.send(frame)
 
-    def _stream_from(self, effect: effects.StreamFrom) -> None:
+    def _stream_from(self, effect: effects.SendLogFrom) -> None:
         link = self._links.get(effect.link)
         if isinstance(link, FollowerLink):
             link.stream_from(effect.offset)
@@ -660,7 +660,7 @@ class RunningReplica:
 
     # Effects on the disk.
 
-    async def _keep_state(self, effect: effects.KeepState) -> None:
+    async def _keep_state(self, effect: effects.PersistState) -> None:
         if effect.reason:
             logger.error("replica is unclean, it cannot be master reason=%s", effect.reason)
         await asyncio.to_thread(self._device.keep_state, effect.epoch_seen, effect.unclean)
@@ -728,7 +728,7 @@ class RunningReplica:
         store.confirm(self.core.confirm)
         store.lead()
         self._state.lead()
-        self.leadership = MasterOffice(
+        self.leadership = Leadership(
             self.core,
             self.now_ms,
             partial(self._appended, effect.epoch),
@@ -740,7 +740,7 @@ class RunningReplica:
         self._leading = self._loop.create_task(self._lead(store, self.leadership))
         self._leading.add_done_callback(self._note_failure)
 
-    async def _lead(self, store: MessageStore, leadership: MasterOffice) -> None:
+    async def _lead(self, store: MessageStore, leadership: Leadership) -> None:
         try:
             await self._parts.roles.lead(store, leadership)
         except errors.MasterFenced:

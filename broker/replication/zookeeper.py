@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ...proto.errors import ConfigError, MetadataConflict, RegistryUnavailable, SessionExpired
 from ...proto.extras import pip_install
-from .registry import Cell, EndMark, LiveNode, VersionedCell, VersionedEndMark
+from .registry import EndMark, LiveNode, ReplicaSetState, VersionedCell, VersionedEndMark
 from .registry_format import (
     REPLICA_ID_MAX,
     REPLICAS_MAX,
@@ -419,7 +419,7 @@ class ZooKeeperRegistry:
         cell = parse_cell(data, self.node)
         return VersionedCell(cell, _version(cell, stat))
 
-    async def create(self, cell: Cell) -> int:
+    async def create(self, cell: ReplicaSetState) -> int:
         from kazoo import exceptions
 
         data = render_cell(cell)
@@ -434,7 +434,7 @@ class ZooKeeperRegistry:
             raise MetadataConflict(f"{self.node} exists already", node=self.node) from None
         return _version(cell, stat)
 
-    async def compare_and_set(self, cell: Cell, version: int) -> int:
+    async def compare_and_set(self, cell: ReplicaSetState, version: int) -> int:
         from kazoo import exceptions
 
         data = render_cell(cell)
@@ -696,7 +696,7 @@ def _commit_nothing(client: KazooClient) -> Any:
     return transaction.commit_async()
 
 
-def _version(cell: Cell, stat: Any) -> int:
+def _version(cell: ReplicaSetState, stat: Any) -> int:
     return cell.epoch << 2 * _NUMBER_BITS | _node_version(stat)
 
 

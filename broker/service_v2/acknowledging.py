@@ -23,7 +23,7 @@ from ...proto.properties import REASON_HEADER
 from ...proto.rpc import Call, Later, MethodTable, unary as plain_unary
 from ...store.format.state_tables import GroupConfig
 from ..consumer_groups import Groups
-from ..pop.pops import Pops
+from ..pop.pops import PopService
 from ..retry_policies import announced_retry_intervals_of
 from ..topics import Topics
 from .request_checks import check_invisible, checked_topic, group_name, milliseconds
@@ -44,7 +44,7 @@ class Acknowledging:
     """Acknowledges and returns messages that POPS delivered. RETRY_DELAYS_MS: for groups without a retry policy."""
 
     def __init__(
-        self, pops: Pops, topics: Topics, groups: Groups, retry_delays_ms: Sequence[int]
+        self, pops: PopService, topics: Topics, groups: Groups, retry_delays_ms: Sequence[int]
     ) -> None:
         self._pops = pops
         self._topics = topics

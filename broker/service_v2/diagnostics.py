@@ -43,7 +43,7 @@ _TOPICS_SHOWN: Final = 100
 
 
 @dataclass(slots=True, eq=False)
-class _Question:
+class _PendingQuery:
     client_id: str
     call: Call
     timer: Timer
@@ -61,7 +61,7 @@ class Diagnostics:
         self._timers = timers
         self._numbers = count(1)
         #: Waiting commands by nonce.
-        self._waiting: dict[str, _Question] = {}
+        self._waiting: dict[str, _PendingQuery] = {}
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
@@ -153,13 +153,13 @@ class Diagnostics:
             )
         timeout_ms = min(request.timeout_ms or _TIMEOUT_MS, _TIMEOUT_MAX_MS)
         timer = self._timers.after(timeout_ms, lambda: self._give_up(nonce, timeout_ms))
-        self._waiting[nonce] = _Question(request.client_id, call, timer)
+        self._waiting[nonce] = _PendingQuery(request.client_id, call, timer)
         call.on_cancel(lambda: self._drop(nonce))
 
     def _drop(self, nonce: str) -> None:
         self._forget(nonce)
 
-    def _forget(self, nonce: str) -> _Question | None:
+    def _forget(self, nonce: str) -> _PendingQuery | None:
         question = self._waiting.pop(nonce, None)
         if question is not None:
             self._timers.cancel(question.timer)

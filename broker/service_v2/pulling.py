@@ -27,7 +27,7 @@ from ...store.message_store import MessageStore
 from ..consumer_groups import Groups
 from ..messages.fetch import Fetches
 from ..offsets import Offsets
-from ..pop.pops import Pops
+from ..pop.pops import PopService
 from ..timing.purgatory import WatchedOperation
 from ..topics import Topics
 from .messages import delivered
@@ -55,7 +55,7 @@ class PullConsumers:
         groups: Groups,
         offsets: Offsets,
         fetches: Fetches,
-        pops: Pops,
+        pops: PopService,
         check_commit: CheckCommit,
     ) -> None:
         self._store = store

@@ -22,8 +22,8 @@ from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from ...proto.rpc import MethodTable, Stream, server_stream
 from ..config import BrokerConfig
 from ..messages.filters import choice_of
-from ..pop.pops import BATCH_MAX, Pops
-from ..pop.receives import Asked, Popped, PoppedMessage
+from ..pop.pops import BATCH_MAX, PopService
+from ..pop.receives import PoppedMessage, ReceiveRequest, ReceiveResult
 from .messages import deliver
 from .request_checks import check_invisible, checked_group, checked_topic, filter_of, milliseconds
 from .service import client_id, service
@@ -56,7 +56,7 @@ class Receiving:
 
     def __init__(
         self,
-        pops: Pops,
+        pops: PopService,
         subscriptions: Subscriptions,
         now_ms: Callable[[], int],
         config: BrokerConfig,
@@ -112,7 +112,7 @@ class Receiving:
         stream.send(last)
         stream.finish()
 
-    def hand_back(self, asked: Asked, handles: Sequence[str]) -> None:
+    def hand_back(self, asked: ReceiveRequest, handles: Sequence[str]) -> None:
         """Return undelivered messages for redelivery. The attempt counts: a message that no client can accept must not
         loop.
         """
@@ -129,21 +129,21 @@ class _Answer:
     __slots__ = ("_asked", "_receiving", "_stream", "_topic")
 
     def __init__(
-        self, receiving: Receiving, asked: Asked, topic: v2.Resource, stream: Stream
+        self, receiving: Receiving, asked: ReceiveRequest, topic: v2.Resource, stream: Stream
     ) -> None:
         self._receiving = receiving
         self._asked = asked
         self._topic = topic
         self._stream = stream
 
-    def popped(self, popped: Popped) -> None:
+    def popped(self, popped: ReceiveResult) -> None:
         """Send the result POPPED."""
         try:
             self._send(popped)
         except Exception as bug:  # Other waiters for the same event must continue.
             self._receiving.nothing(self._stream, status_of_bug("ReceiveMessageRequest", bug))
 
-    def _send(self, popped: Popped) -> None:
+    def _send(self, popped: ReceiveResult) -> None:
         receiving, stream = self._receiving, self._stream
         replies = list(self._replies(popped.deliveries))
         if replies:
@@ -212,7 +212,7 @@ def _asked(
     client: str,
     wanted: pb.Filter,
     invisible_min_ms: int,
-) -> Asked:
+) -> ReceiveRequest:
     """Return the pop request for REQUEST of CLIENT, with the filter WANTED; raise Refused."""
     group = checked_group(request.group.name)
     topic = checked_topic(request.message_queue.topic.name)
@@ -230,7 +230,7 @@ def _asked(
     if not auto_renew:
         invisible_ms = milliseconds(request.invisible_duration)
         check_invisible(invisible_ms, invisible_min_ms, " (broker.invisible_min_ms)")
-    return Asked(
+    return ReceiveRequest(
         group=group,
         topic=topic,
         client_id=client,

@@ -24,7 +24,7 @@ from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import LATER, Call, MethodTable
 from ...proto.topics import PERMISSION_ALL, PERMISSION_READ, PERMISSION_WRITE
 from ..consumer_groups import Groups
-from ..neighbours import Neighbours, OtherQueues
+from ..neighbours import OtherBrokers, RemoteQueues
 from ..topics import Topics
 from .heartbeats import LANGUAGE
 from .messages import accepted_by, accepted_types
@@ -45,7 +45,7 @@ class RouteQueries:
     """Answers requests for routes. NAME is this broker."""
 
     def __init__(
-        self, name: str, topics: Topics, groups: Groups, reach: Reach, neighbours: Neighbours
+        self, name: str, topics: Topics, groups: Groups, reach: Reach, neighbours: OtherBrokers
     ) -> None:
         self._name = name
         self._topics = topics
@@ -68,7 +68,7 @@ class RouteQueries:
         """Answer the queues of a topic."""
         name = topic_name(request.topic)
 
-        def answer(others: Sequence[OtherQueues]) -> v2.QueryRouteResponse:
+        def answer(others: Sequence[RemoteQueues]) -> v2.QueryRouteResponse:
             return v2.QueryRouteResponse(
                 status=OK,
                 message_queues=[
@@ -93,7 +93,7 @@ class RouteQueries:
         name = topic_name(request.topic)
         group = group_name(request.group, self._groups)
 
-        def answer(others: Sequence[OtherQueues]) -> v2.QueryAssignmentResponse:
+        def answer(others: Sequence[RemoteQueues]) -> v2.QueryAssignmentResponse:
             shares = self._shares(name, call, request, others)
             readable = [share for share in shares if share.permission & PERMISSION_READ]
             if not readable:
@@ -129,7 +129,7 @@ class RouteQueries:
         self,
         name: str,
         call: Call,
-        answer: Callable[[Sequence[OtherQueues]], Message],
+        answer: Callable[[Sequence[RemoteQueues]], Message],
         reply_type: type[Any],
     ) -> Any:
         """Return what ANSWER makes of what other brokers have of topic NAME; or LATER, if that has to be asked for."""
@@ -137,7 +137,7 @@ class RouteQueries:
         if others is not None:
             return answer(others)
 
-        def told(found: Sequence[OtherQueues]) -> None:
+        def told(found: Sequence[RemoteQueues]) -> None:
             try:
                 reply = answer(found)
             except PocketMQError as error:
@@ -150,7 +150,7 @@ class RouteQueries:
         return LATER
 
     def _shares(
-        self, name: str, call: Call, request: _Question, others: Sequence[OtherQueues]
+        self, name: str, call: Call, request: _Question, others: Sequence[RemoteQueues]
     ) -> list[_Share]:
         """Return what each broker has of topic NAME, by their names, for a client that asks REQUEST by CALL.
 

@@ -41,9 +41,9 @@ from ...proto.run import Run
 from ...store.format.state_tables import TopicConfig
 from ..config import BrokerConfig
 from ..delay.recalls import Recalls
-from ..messages.admission import Admitted, validate_encoded
+from ..messages.admission import ValidatedBatch, validate_encoded
 from ..messages.send import Outcome, Sends
-from ..neighbours import Neighbours
+from ..neighbours import OtherBrokers
 from ..topics import Topics
 from ..transactions.transactions import Transactions
 from . import request_checks
@@ -186,7 +186,7 @@ class SendMessages:
 
 def _runs(
     drafts: Sequence[CheckedMessage], topic: str, host: Host, now_ms: int
-) -> list[tuple[Sequence[int], Admitted]]:
+) -> list[tuple[Sequence[int], ValidatedBatch]]:
     """Return for each queue which of DRAFTS go there, and their batch; raise the error of an invalid one."""
     if len(drafts) == 1:
         return [(_FIRST, _run(drafts, topic, host, now_ms))]
@@ -198,7 +198,7 @@ def _runs(
     ]
 
 
-def _run(drafts: Sequence[CheckedMessage], topic: str, host: Host, now_ms: int) -> Admitted:
+def _run(drafts: Sequence[CheckedMessage], topic: str, host: Host, now_ms: int) -> ValidatedBatch:
     """Return DRAFTS, all for one queue, as a batch."""
     queue = drafts[0].queue
     records = [
@@ -362,7 +362,7 @@ _RESOLUTIONS: Final[dict[v2.TransactionResolution, pb.Resolution]] = {
 }
 
 
-class Relayed(Call):
+class AdaptedCall(Call):
     """CALL, answered with ANSWER_OF(reply). Errors become the status in a message of REPLY_TYPE."""
 
     __slots__ = ("_answer_of", "_call", "_reply_type")
@@ -411,7 +411,9 @@ class EndTransactions:
     are connected to: if it does not know the transaction, it asks the other brokers of the topic.
     """
 
-    def __init__(self, topics: Topics, transactions: Transactions, neighbours: Neighbours) -> None:
+    def __init__(
+        self, topics: Topics, transactions: Transactions, neighbours: OtherBrokers
+    ) -> None:
         self._topics = topics
         self._transactions = transactions
         self._neighbours = neighbours
@@ -442,7 +444,7 @@ class EndTransactions:
             resolution=resolution,
             from_check=request.source != v2.SOURCE_CLIENT,
         )
-        here = _Here(call, own, self._neighbours)
+        here = _LocalThenRemote(call, own, self._neighbours)
         try:
             self._topics.get(topic)
             self._transactions.end(own, here)
@@ -451,13 +453,13 @@ class EndTransactions:
         return LATER
 
 
-class _Here(Relayed):
+class _LocalThenRemote(AdaptedCall):
     """CALL, answered by this broker, or by one of its NEIGHBOURS if this one does not know the topic or transaction."""
 
     __slots__ = ("_neighbours", "_request")
 
     def __init__(
-        self, call: Call, request: pb.EndTransactionRequest, neighbours: Neighbours
+        self, call: Call, request: pb.EndTransactionRequest, neighbours: OtherBrokers
     ) -> None:
         super().__init__(call, v2.EndTransactionResponse, lambda _: _ended())
         self._request = request
@@ -465,7 +467,7 @@ class _Here(Relayed):
 
     def fail(self, error: RpcError) -> None:
         if isinstance(error, TopicNotFound | TransactionNotFound):
-            elsewhere = Relayed(self._call, v2.EndTransactionResponse, lambda _: _ended())
+            elsewhere = AdaptedCall(self._call, v2.EndTransactionResponse, lambda _: _ended())
             self._neighbours.forward_end(self._request, elsewhere, error)
         else:
             super().fail(error)
@@ -483,7 +485,7 @@ class RecallMessages:
     of the message.
     """
 
-    def __init__(self, topics: Topics, recalls: Recalls, neighbours: Neighbours) -> None:
+    def __init__(self, topics: Topics, recalls: Recalls, neighbours: OtherBrokers) -> None:
         self._topics = topics
         self._recalls = recalls
         self._neighbours = neighbours
@@ -498,7 +500,7 @@ class RecallMessages:
         """Recall the message of a handle; the reply is sent when that is safe."""
         name = topic_name(request.topic)
         own = pb.RecallRequest(topic=name, handle=request.recall_handle)
-        relayed = Relayed(call, v2.RecallMessageResponse, _recalled)
+        relayed = AdaptedCall(call, v2.RecallMessageResponse, _recalled)
         if self._neighbours.forward_recall(own, relayed):
             return LATER
         check_type(self._topics.get(name), v2.DELAY)

@@ -14,7 +14,7 @@ from .timers import Timers
 from .timing_wheel import Timer
 
 
-class Turns:
+class StepScheduler:
     """Calls STEP when a step was requested. TIMERS use CLOCK."""
 
     def __init__(self, timers: Timers, clock: Clock, step: Callable[[], None]) -> None:

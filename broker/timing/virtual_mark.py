@@ -72,7 +72,7 @@ def begin(clock: Clock, disk: Disk, config: StoreConfig) -> None:
         clock.start_at(start_ms)
 
 
-class Mark:
+class ClockMarker:
     """The mark of an open store while CLOCK moves. `close` writes it once more, and detaches it from the clock."""
 
     def __init__(self, clock: Clock, disk: Disk, config: StoreConfig) -> None:
@@ -106,13 +106,13 @@ class Mark:
             logger.error("mark of the virtual clock not written reason=%s", error.message)
 
 
-def keep_mark(clock: Clock, disk: Disk, config: StoreConfig) -> Mark:
+def keep_mark(clock: Clock, disk: Disk, config: StoreConfig) -> ClockMarker:
     """Mark the store of CONFIG, which is open, if CLOCK is a virtual one. The mark is updated with its moves until
     `close`.
 
     Raises StoreFull or DiskFailure if the mark cannot be written.
     """
-    mark = Mark(clock, disk, config)
+    mark = ClockMarker(clock, disk, config)
     mark.open()
     return mark
 

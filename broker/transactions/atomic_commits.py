@@ -38,9 +38,9 @@ from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..consumer_groups import Groups, check_own_choice
-from ..groups.fence import Fence
+from ..groups.fence import LeaseGuard
 from ..messages.admission import check_body_sizes, validate
-from ..messages.appender import Appends
+from ..messages.appender import Appender
 from ..messages.message_types import check_type
 from ..offsets import Offsets
 from ..timing.timers import Timers
@@ -103,8 +103,8 @@ class CommitParts:
     topics: Topics
     groups: Groups
     offsets: Offsets
-    appends: Appends
-    fence: Fence
+    appends: Appender
+    fence: LeaseGuard
     check_not_popped: Callable[[str], None]
     timers: Timers
     unix_ms: Callable[[], int]

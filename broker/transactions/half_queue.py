@@ -21,7 +21,7 @@ from ...proto.record_run import starts_of
 from ...proto.run import Run
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC
 from ...store.message_store import MessageStore
-from ..messages.appender import Appends
+from ..messages.appender import Appender
 from ..messages.lookup import at_once
 from ..offsets import Offsets
 from .half_copies import find_copies, slices_from
@@ -51,7 +51,7 @@ class HalfQueue:
     def __init__(
         self,
         store: MessageStore,
-        appends: Appends,
+        appends: Appender,
         offsets: Offsets,
         outcomes: Outcomes,
         clock: Clock,

@@ -15,7 +15,7 @@ from typing import Final
 
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC
 from ...store.message_store import MessageStore
-from ..messages.appender import Appends
+from ..messages.appender import Appender
 from ..offsets import Offsets
 
 GROUP: Final = "CID_RMQ_SYS_TRANS"
@@ -25,7 +25,7 @@ _OPS_MAX: Final = 20_000
 class Progress:
     """Progress in STORE, kept in OFFSETS. The event loop owns it."""
 
-    def __init__(self, store: MessageStore, offsets: Offsets, appends: Appends) -> None:
+    def __init__(self, store: MessageStore, offsets: Offsets, appends: Appender) -> None:
         self._store = store
         self._appends = appends
         self._offsets = offsets

@@ -34,7 +34,7 @@ from ...proto.run import Run
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
-from ..messages.appender import Appends
+from ..messages.appender import Appender
 from ..messages.lookup import at_once, in_steps
 from ..offsets import Offsets
 from ..timing.timers import Timers
@@ -284,7 +284,7 @@ class Transactions:
         store: MessageStore,
         topics: Topics,
         offsets: Offsets,
-        appends: Appends,
+        appends: Appender,
         timers: Timers,
         clock: Clock,
     ) -> None:

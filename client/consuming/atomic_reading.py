@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ...proto.errors import ConfigError, InvalidArgument, LeaseLost, PocketMQError
 from ..queue import Queue
-from .held_queue import Batch, Cursor, HeldQueue, ReadPosition, ReadStretch
+from .held_queue import Batch, Cursor, HeldQueue, ReadPosition, ReadSpan
 from .reading import PullReading
 from .unshared_queues import committed_offsets
 
@@ -37,7 +37,7 @@ class AtomicReading:
         self._reading = reading
         self._cursor = cursor
         #: By queue: the stretches whose messages were delivered, and the offset of the first message.
-        self._seen: dict[Queue, tuple[set[ReadStretch], int]] = {}
+        self._seen: dict[Queue, tuple[set[ReadSpan], int]] = {}
         #: The application's position when the atomic commit started: a batch, and the cursor in it.
         self._at_begin: tuple[Batch, int, int] | None = None
 

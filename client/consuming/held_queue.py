@@ -102,7 +102,7 @@ class OffsetAndMetadata(NamedTuple):
     """Text that was committed with the offset; empty: none."""
 
 
-class ReadStretch:
+class ReadSpan:
     """One continuous reading of a held queue. It ends when the queue is revoked or lost, or when the application seeks.
 
     Messages that were delivered from an ended stretch can still be finished. After `annul` they cannot. The event loop
@@ -134,14 +134,14 @@ class ReadStretch:
 class ReadPosition(NamedTuple):
     """The offset of the next message of a stretch."""
 
-    stretch: ReadStretch
+    stretch: ReadSpan
     offset: int
 
 
 class Batch(NamedTuple):
     """Messages of one queue, and the queue offset after the last of them."""
 
-    stretch: ReadStretch
+    stretch: ReadSpan
     messages: MessageBatch
     next_offset: int
 

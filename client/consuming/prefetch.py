@@ -18,8 +18,8 @@ from ...proto.errors import PocketMQError
 from ..message_batch import NO_MESSAGES, MessageBatch
 from ..queue import Queue
 from ..received_message import FetchedRun
-from ..tasks import Alarm, Tasks
-from .held_queue import Batch, ReadStretch
+from ..tasks import Alarm, TaskGroup
+from .held_queue import Batch, ReadSpan
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +39,7 @@ LOST: Final = "lost"
 
 @dataclass(slots=True)
 class _Entry:
-    stretch: ReadStretch
+    stretch: ReadSpan
     messages: MessageBatch
     next_offset: int
     size_bytes: int
@@ -48,13 +48,13 @@ class _Entry:
 class Prefetch:
     """Buffers batches of up to LIMIT_BYTES in total, and events and errors for the application."""
 
-    def __init__(self, limit_bytes: int, clock: Clock, tasks: Tasks) -> None:
+    def __init__(self, limit_bytes: int, clock: Clock, tasks: TaskGroup) -> None:
         self._limit_bytes = limit_bytes
         self._clock = clock
         self._held_bytes = 0
         self._entries: deque[_Entry] = deque()
         self._latest: dict[Queue, _Entry] = {}
-        self._errors: deque[tuple[PocketMQError, ReadStretch | None]] = deque()
+        self._errors: deque[tuple[PocketMQError, ReadSpan | None]] = deque()
         self._events: deque[Rebalanced] = deque()
         self._ready = Alarm(clock, tasks)
         self._has_space = asyncio.Event()
@@ -65,11 +65,11 @@ class Prefetch:
         """Return when another batch may be put in."""
         await self._has_space.wait()
 
-    def put(self, stretch: ReadStretch, run: FetchedRun, begin: int, next_offset: int) -> None:
+    def put(self, stretch: ReadSpan, run: FetchedRun, begin: int, next_offset: int) -> None:
         """Add the messages of RUN from index BEGIN on. NEXT_OFFSET is the queue offset after them."""
         self._append(_Entry(stretch, MessageBatch(run, begin), next_offset, len(run.data)))
 
-    def skip(self, stretch: ReadStretch, next_offset: int) -> None:
+    def skip(self, stretch: ReadSpan, next_offset: int) -> None:
         """Note that the messages of STRETCH that were not put in, before NEXT_OFFSET, are filtered out."""
         latest = self._latest.get(stretch.queue)
         if latest is not None and latest.stretch is stretch:
@@ -90,12 +90,12 @@ class Prefetch:
         else:
             self._has_space.clear()
 
-    def skipped(self, stretch: ReadStretch) -> int | None:
+    def skipped(self, stretch: ReadSpan) -> int | None:
         """Return the end of the gap that is next in STRETCH; None: a message is next, or nothing is buffered."""
         first = next((entry for entry in self._entries if entry.stretch is stretch), None)
         return None if first is None or first.messages else first.next_offset
 
-    def drop(self, stretch: ReadStretch) -> None:
+    def drop(self, stretch: ReadSpan) -> None:
         """Remove everything of STRETCH."""
         self._errors = deque(one for one in self._errors if one[1] is not stretch)
         kept = deque(entry for entry in self._entries if entry.stretch is not stretch)
@@ -110,7 +110,7 @@ class Prefetch:
         self._entries.appendleft(_Entry(*batch, 0))
         self._ready.ring()
 
-    def fail(self, error: PocketMQError, stretch: ReadStretch | None = None) -> None:
+    def fail(self, error: PocketMQError, stretch: ReadSpan | None = None) -> None:
         """Raise ERROR to the application once, after the buffered batches.
 
         It is not raised if STRETCH, where it occurred, ends before. Further errors are dropped meanwhile.
@@ -163,7 +163,7 @@ class PrefetchSink:
     """Puts what the reader of STRETCH fetches into a Prefetch. STARTED is called with the offset of the first fetch."""
 
     def __init__(
-        self, prefetch: Prefetch, stretch: ReadStretch, started: Callable[[ReadStretch, int], None]
+        self, prefetch: Prefetch, stretch: ReadSpan, started: Callable[[ReadSpan, int], None]
     ) -> None:
         self._prefetch = prefetch
         self._stretch = stretch

@@ -45,7 +45,7 @@ from ..received_message import Decode, FetchedRun, ReceivedMessage
 from ..serialization import value_decoder
 from .held_queue import HeldQueue
 from .parts import ConsumerParts
-from .queue_supply import Supply
+from .queue_supply import QueueSupply
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class QueueReader:
         held: HeldQueue,
         wanted: pb.Filter | None,
         sink: Sink,
-        supply: Supply,
+        supply: QueueSupply,
         parts: ConsumerParts,
     ) -> None:
         self.held = held

@@ -17,12 +17,12 @@ from .commits import Commits, OffsetKeeper
 from .held_queue import HeldQueue, QueueSource, QueueUser
 from .local_offsets import LocalOffsets, offsets_path
 from .parts import ConsumerParts
-from .sharing import Sharing
+from .sharing import GroupAssignment
 from .unshared_queues import AssignedQueues, WholeTopics, committed_offsets
 
 
 @dataclass(frozen=True, slots=True)
-class Supply:
+class QueueSupply:
     """A source of queues, and the store of their offsets."""
 
     source: QueueSource
@@ -45,15 +45,15 @@ class Supply:
 
 def group_supply(
     subscriptions: Subscriptions, user: QueueUser, parts: ConsumerParts, kind: str
-) -> Supply:
+) -> QueueSupply:
     """Return a supply that assigns queues of SUBSCRIPTIONS, and of the retry topic, to USER. KIND: "pull" or "push"."""
 
     def renewed(queue: Queue, sent_ms: int, breaks: int) -> None:
         keeper.confirm(queue, sent_ms, breaks)
 
-    source = Sharing(with_retries(subscriptions, parts), user, parts, kind, renewed)
+    source = GroupAssignment(with_retries(subscriptions, parts), user, parts, kind, renewed)
     keeper = Commits(parts, source)
-    return Supply(source, keeper)
+    return QueueSupply(source, keeper)
 
 
 def with_retries(subscriptions: Subscriptions, parts: ConsumerParts) -> Subscriptions:
@@ -65,16 +65,16 @@ def with_retries(subscriptions: Subscriptions, parts: ConsumerParts) -> Subscrip
 
 def broadcast_supply(
     subscriptions: Subscriptions, user: QueueUser, parts: ConsumerParts, folder: str
-) -> Supply:
+) -> QueueSupply:
     """Return a supply that assigns all queues of SUBSCRIPTIONS to USER, with offsets in a file below FOLDER."""
     keeper = LocalOffsets(partial(_offsets_path, parts, folder), parts.session.clock)
-    return Supply(WholeTopics(subscriptions, user, parts, keeper.committed_of), keeper)
+    return QueueSupply(WholeTopics(subscriptions, user, parts, keeper.committed_of), keeper)
 
 
-def chosen_supply(user: QueueUser, parts: ConsumerParts) -> tuple[Supply, AssignedQueues]:
+def chosen_supply(user: QueueUser, parts: ConsumerParts) -> tuple[QueueSupply, AssignedQueues]:
     """Return a supply of queues that the application chooses."""
     source = AssignedQueues(user, parts, partial(committed_offsets, parts))
-    return Supply(source, Commits(parts, source)), source
+    return QueueSupply(source, Commits(parts, source)), source
 
 
 async def _offsets_path(parts: ConsumerParts, folder: str) -> Path:

@@ -37,13 +37,13 @@ from .held_queue import (
     OffsetAndMetadata,
     Positions,
     ReadPosition,
-    ReadStretch,
+    ReadSpan,
 )
 from .parts import ConsumerParts, reach_name_server
 from .prefetch import ASSIGNED, LOST, REVOKED, Prefetch, PrefetchSink, Rebalanced
 from .queue_reader import QueueReader, start_ms
-from .queue_supply import Supply, broadcast_supply, chosen_supply, group_supply, with_retries
-from .sharing import Sharing
+from .queue_supply import QueueSupply, broadcast_supply, chosen_supply, group_supply, with_retries
+from .sharing import GroupAssignment
 from .unshared_queues import AssignedQueues, committed_positions
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Active:
     """A queue that the consumer reads."""
 
     held: HeldQueue
-    stretch: ReadStretch
+    stretch: ReadSpan
     reader: QueueReader
     #: The offset after the messages that the API class got; None: not known yet.
     offset: int | None = None
@@ -88,7 +88,7 @@ class PullReading:
         self.positions = Positions()
         self._prefetch = Prefetch(config.prefetch_max_bytes, session.clock, session.tasks)
         self.subscriptions: Subscriptions = {}
-        self.supply: Supply | None = None
+        self.supply: QueueSupply | None = None
         self._commits: RegularCommits | None = None
         #: The queues that are read now.
         self.active: dict[Queue, Active] = {}
@@ -137,7 +137,7 @@ class PullReading:
                 self.drop_delivered()
                 await self.supply.source.close()
 
-    def use(self, supply: Supply) -> None:
+    def use(self, supply: QueueSupply) -> None:
         """Read the queues that SUPPLY assigns."""
         self.supply = supply
         supply.source.start()
@@ -152,7 +152,7 @@ class PullReading:
         """Start to read a queue that was assigned."""
         assert self.supply is not None, "queues are assigned by a supply"
         self.supply.keeper.begin(held)
-        stretch = ReadStretch(held)
+        stretch = ReadSpan(held)
         active = Active(held, stretch, self._reader(stretch))
         self.active[held.queue] = active
         self._gone.discard(held.queue)
@@ -166,13 +166,13 @@ class PullReading:
         if self.has_listener:
             self._prefetch.announce(ASSIGNED, held.queue)
 
-    def _reader(self, stretch: ReadStretch) -> QueueReader:
+    def _reader(self, stretch: ReadSpan) -> QueueReader:
         assert self.supply is not None
         sink = PrefetchSink(self._prefetch, stretch, self._note_start)
         wanted = self.subscriptions.get(stretch.queue.topic)
         return QueueReader(stretch.held, wanted, sink, self.supply, self.parts)
 
-    def _note_start(self, stretch: ReadStretch, offset: int) -> None:
+    def _note_start(self, stretch: ReadSpan, offset: int) -> None:
         active = self.active.get(stretch.queue)
         if active is None or active.stretch is not stretch:
             return
@@ -424,7 +424,7 @@ class PullReading:
         Messages that were delivered can still be finished.
         """
         self.halt(active)
-        active.stretch = ReadStretch(active.held)
+        active.stretch = ReadSpan(active.held)
         active.reader = self._reader(active.stretch)
         active.offset = offset
         if not active.is_paused:
@@ -468,7 +468,7 @@ class PullReading:
         finally:
             await self._session.close()
 
-    async def _commit_and_release(self, supply: Supply, failing: bool) -> None:
+    async def _commit_and_release(self, supply: QueueSupply, failing: bool) -> None:
         failure: PocketMQError | None = None
         if self.config.auto_commit:
             try:
@@ -485,7 +485,7 @@ class PullReading:
             )
 
 
-class Steering:
+class ConsumerControl:
     """Subscriptions, assignment, seeking, pausing and commits of offsets for a PullReading."""
 
     def __init__(self, reading: PullReading) -> None:
@@ -509,7 +509,7 @@ class Steering:
                 self._begin(subscriptions)
             return
         source = reading.supply.source
-        if not isinstance(source, Sharing):
+        if not isinstance(source, GroupAssignment):
             raise InvalidArgument(
                 "cannot change the subscriptions of a broadcasting consumer: create another consumer",
                 field="subscribe",

@@ -38,7 +38,7 @@ from .planner import Planner, from_wire, plan_to_wire, to_wire
 logger = logging.getLogger(__name__)
 
 
-class Sharing:
+class GroupAssignment:
     """Divides the queues of SUBSCRIPTIONS among the group members; USER reads those of this member. KIND: for logs."""
 
     def __init__(

@@ -42,7 +42,7 @@ from ..queue import Queue
 from ..routes import Route
 from ..session import Session
 from .batch import ProducerIdentity, unique_property
-from .intake import Intake
+from .intake import Preparation
 from .interceptors import Sending
 from .queue_selector import QueueSelector, queue_for
 from .receipt import Receipt
@@ -70,7 +70,7 @@ class AsyncAtomicCommit(AsyncBlock):
         self,
         config: ProducerConfig,
         session: Session,
-        intake: Intake,
+        intake: Preparation,
         choice: QueueSelector,
         origin: ProducerIdentity,
         reading: AtomicReading,

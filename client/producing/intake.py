@@ -2,7 +2,7 @@
 
 They run in this order. A producer waits for the route of the topic before it serializes, so that nothing is serialized
 for a topic that does not exist. A Message that is small needs none of these steps if there are no interceptors.
-`Intake.plain_bytes` is the limit, so the check costs one comparison.
+`Preparation.plain_bytes` is the limit, so the check costs one comparison.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from .interceptors import Interceptors, Sending
 from .receipt import SendOutcome, Watch
 
 
-class Intake:
+class Preparation:
     """Prepares the messages of one producer. Thread-safe, if the interceptors and serializers are."""
 
     def __init__(self, config: ProducerConfig, session: Session) -> None:
         self.interceptors = Interceptors(config.interceptors)
-        self.gate = RouteGate(session, min(config.route_timeout_ms, config.max_block_ms))
+        self.gate = RouteWaiter(session, min(config.route_timeout_ms, config.max_block_ms))
         self._encode_value = value_encoder(config.value_serializer)
         self._encode_key = key_encoder(config.key_serializer)
         self._encodes_values = config.value_serializer != "bytes"
@@ -202,7 +202,7 @@ def _parsed(message: object, value: Any, parts: MessageParts) -> Sending:
     return message
 
 
-class RouteGate:
+class RouteWaiter:
     """Lets senders wait until the route of their topic is known, up to TIMEOUT_MS.
 
     Waiting senders continue in the order in which they called `wait`, and later senders do not overtake them. A topic

@@ -35,7 +35,7 @@ from .batch import ProducerIdentity
 from .batch_parts import JointPart, Part, SinglesPart
 from .bodies import PLACE, parts_of
 from .delivery import Delivery
-from .intake import Intake
+from .intake import Preparation
 from .interceptors import Sending
 from .queue_selector import queue_for, queue_selector
 from .receipt import (
@@ -63,7 +63,7 @@ class Sender:
 
     def __init__(self, config: ProducerConfig, session: Session, checker: Checker | None) -> None:
         self.config = config
-        self.intake = Intake(config, session)
+        self.intake = Preparation(config, session)
         self.budget = Budget(config.buffer_memory, self._wake)
         self._counters = ProducerCounters()
         self._session = session

@@ -5,7 +5,7 @@
                   a message that cannot be returned stays unfinished, and is processed again after KEPT_MS
     TryInPlace    ordered: pause the queue for suspend_current_queue_ms, then process the same message again;
                   after max_reconsume_times move it to the dead-letter queue, and continue with the queue
-    LetGo         broadcasting, or at most once: only log the failure
+    Discard         broadcasting, or at most once: only log the failure
 
 The offset of the queue is not committed past a failed message before one of these has finished with it. The first
 failure of each kind is logged at once. After that there is up to one line per second, with the number of failures. Not
@@ -27,8 +27,8 @@ from ..push_config import PushConfig
 from ..queue import Queue
 from ..received_message import ReceivedMessage
 from ..session import Session
-from ..tasks import Tasks
-from .process_queue import Failure, Portion, QueueIntake
+from ..tasks import TaskGroup
+from .process_queue import Chunk, Failure, QueueIntake
 from .push_metrics import PushCounts
 from .workers import OrderedBacklog, SharedBacklog
 
@@ -43,13 +43,13 @@ _DEAD: Final = -1
 _PAUSE_MS: Final = 1_000
 
 #: The failed messages: portion, and index in it.
-Failed: TypeAlias = Sequence[tuple[Portion, int]]
+Failed: TypeAlias = Sequence[tuple[Chunk, int]]
 
 
-class Telling:
+class FailureReport:
     """Logs failed messages of GROUP, up to one line per second and event."""
 
-    def __init__(self, group: str, clock: Clock, tasks: Tasks) -> None:
+    def __init__(self, group: str, clock: Clock, tasks: TaskGroup) -> None:
         self._group = group
         self._clock = clock
         self._tasks = tasks
@@ -118,7 +118,7 @@ class Returns:
         config: PushConfig,
         counts: PushCounts,
         on_returned: Callable[[ReceivedMessage, SendBackResult], None],
-        failure_log: Telling,
+        failure_log: FailureReport,
     ) -> None:
         self.tasks = session.tasks
         self.clock = session.clock
@@ -130,9 +130,7 @@ class Returns:
         self._failure_log = failure_log
         self._slots = asyncio.Semaphore(_RETURNING_MAX)
 
-    async def send(
-        self, intake: QueueIntake, portion: Portion, index: int, failure: Failure
-    ) -> bool:
+    async def send(self, intake: QueueIntake, portion: Chunk, index: int, failure: Failure) -> bool:
         """Return a message to its broker as FAILURE says, and resolve it. If this fails, log it and return False."""
         message = _message(intake, portion, index)
         intake.returning += 1
@@ -175,7 +173,7 @@ class SendBack:
         for portion, index in failed:
             self._returns.tasks.spawn(self._send_back(intake, portion, index))
 
-    async def _send_back(self, intake: QueueIntake, portion: Portion, index: int) -> None:
+    async def _send_back(self, intake: QueueIntake, portion: Chunk, index: int) -> None:
         failure = portion.unresolved[index]
         clock = self._returns.clock
         while not intake.lost:
@@ -210,7 +208,7 @@ class TryInPlace:
         indexes = [index for _, index in failed]
         self._returns.tasks.spawn(self._suspend(intake, portion, indexes))
 
-    async def _suspend(self, intake: QueueIntake, portion: Portion, indexes: list[int]) -> None:
+    async def _suspend(self, intake: QueueIntake, portion: Chunk, indexes: list[int]) -> None:
         """Move dead letters to the dead-letter queue; retry the others after a pause."""
         dead_count = await self._move_dead(intake, portion, indexes)
         again = indexes[dead_count:]
@@ -230,7 +228,7 @@ class TryInPlace:
         self._backlog.resume(intake.messages)
         self._added(0)
 
-    async def _move_dead(self, intake: QueueIntake, portion: Portion, indexes: list[int]) -> int:
+    async def _move_dead(self, intake: QueueIntake, portion: Chunk, indexes: list[int]) -> int:
         """Move the first messages of INDEXES that have no retries left to the dead-letter queue; return how many."""
         for count, index in enumerate(indexes):
             if not self._is_dead(portion, index):
@@ -242,14 +240,14 @@ class TryInPlace:
                 return count
         return len(indexes)
 
-    def _is_dead(self, portion: Portion, index: int) -> bool:
+    def _is_dead(self, portion: Chunk, index: int) -> bool:
         limit = self._returns.config.max_reconsume_times
         if portion.unresolved[index].delay_level < 0:
             return True
         return limit is not None and portion.run.reconsume_times[index] >= limit
 
 
-class LetGo:
+class Discard:
     """Drops failed messages: it logs them and counts them as finished."""
 
     def __init__(
@@ -257,7 +255,7 @@ class LetGo:
         counts: PushCounts,
         backlog: OrderedBacklog | None,
         added: Callable[[int], None],
-        failure_log: Telling,
+        failure_log: FailureReport,
     ) -> None:
         """BACKLOG: if ordered, where a queue has to be resumed after a failure. ADDED: as in SendBack."""
         self._counts = counts
@@ -280,5 +278,5 @@ class LetGo:
         intake.settle()
 
 
-def _message(intake: QueueIntake, portion: Portion, index: int) -> ReceivedMessage:
+def _message(intake: QueueIntake, portion: Chunk, index: int) -> ReceivedMessage:
     return portion.queue.message_type(portion.run, index)

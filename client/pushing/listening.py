@@ -9,8 +9,8 @@
 Any other result is a failure. Results are objects of the application, whose methods may raise. No such error leaves
 this module.
 
-`Calls` returns a function, of type `Spell` or `AsyncSpell`, which workers call again and again. Each time it takes up
-to TURN_MESSAGES messages, or one batch, from a portion. It calls the listener for them, notes its place, and reports
+`Calls` returns a function, of type `ListenerCall` or `AsyncListenerCall`, which workers call again and again. Each time it takes
+up to TURN_MESSAGES messages, or one batch, from a portion. It calls the listener for them, notes its place, and reports
 failures. There is one coroutine for all kinds of listeners, called or awaited, with a message or with a list. It never
 waits if the listener is an ordinary function. Apart from the listener and the message object, a call costs little more
 than two assignments.
@@ -28,7 +28,7 @@ from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
 from ...proto.errors import ConfigError
 from ..consuming.sending_back import encodable
 from ..received_message import FetchedRun, ReceivedMessage
-from .process_queue import Failure, Portion, WorkerPlace
+from .process_queue import Chunk, Failure, WorkerPlace
 
 _REASON_MAX: Final = 1_000
 #: The maximum of the field in the request.
@@ -147,7 +147,7 @@ class Job:
 
     __slots__ = ("is_retry", "portion", "row", "suspended")
 
-    def __init__(self, portion: Portion, row: Iterator[int] | None = None) -> None:
+    def __init__(self, portion: Chunk, row: Iterator[int] | None = None) -> None:
         self.portion = portion
         self.is_retry = row is not None
         self.row = portion.row if row is None else row
@@ -156,8 +156,8 @@ class Job:
 
 
 #: Processes messages of a job and notes its place; returns the number of messages, 0 when the row is empty.
-Spell: TypeAlias = Callable[[Job, WorkerPlace], int]
-AsyncSpell: TypeAlias = Callable[[Job, WorkerPlace], Coroutine[Any, Any, int]]
+ListenerCall: TypeAlias = Callable[[Job, WorkerPlace], int]
+AsyncListenerCall: TypeAlias = Callable[[Job, WorkerPlace], Coroutine[Any, Any, int]]
 #: Makes the argument of a listener from a batch and the index of the first message.
 _Make: TypeAlias = Callable[[FetchedRun, int], object]
 
@@ -211,14 +211,14 @@ class Calls:
         batch_size: int,
         *,
         in_order: bool,
-        on_progress: Callable[[Portion], object],
+        on_progress: Callable[[Chunk], object],
     ) -> None:
         self._listener: Any = listener
         self._batch_size = batch_size
         self._in_order = in_order
         self._on_progress = on_progress
 
-    def function(self) -> Spell:
+    def function(self) -> ListenerCall:
         """Return the function for a listener that is called."""
         coroutine = self._coroutine_function(awaits=False)
 
@@ -232,11 +232,11 @@ class Calls:
 
         return call
 
-    def async_function(self) -> AsyncSpell:
+    def async_function(self) -> AsyncListenerCall:
         """Return the function for a listener that is awaited."""
         return self._coroutine_function(awaits=True)
 
-    def _coroutine_function(self, *, awaits: bool) -> AsyncSpell:
+    def _coroutine_function(self, *, awaits: bool) -> AsyncListenerCall:
         listener, take, report = self._listener, self._take, self._report
 
         async def call(job: Job, place: WorkerPlace) -> int:

@@ -60,14 +60,14 @@ class WorkerPlace:
         self.since_ms = 0
 
 
-class Slow(NamedTuple):
+class SlowCall(NamedTuple):
     """A worker that has been at one place for a long time."""
 
-    portion: Portion
+    portion: Chunk
     place: WorkerPlace
 
 
-class Portion:
+class Chunk:
     """The messages of RUN with index BEGIN up to END. After them the queue continues at NEXT_OFFSET.
 
     A message is *unfinished* if it
@@ -228,27 +228,27 @@ class ProcessQueue:
         self.reached = offset
         self.dropped = False
         #: Messages that have failed since this list was last emptied.
-        self.failures: list[tuple[Portion, int]] = []
+        self.failures: list[tuple[Chunk, int]] = []
         #: The portions, by the queue offset of their first messages.
         self._portions: SortedDict = SortedDict()
 
-    def _in_order(self) -> Iterator[Portion]:
+    def _in_order(self) -> Iterator[Chunk]:
         yield from self._portions.values()
 
     def put(
         self, run: FetchedRun, begin: int, next_offset: int, portion_messages: int
-    ) -> list[Portion]:
+    ) -> list[Chunk]:
         """Add the messages of RUN from index BEGIN on, cut into portions; return these.
 
         NEXT_OFFSET is the queue offset after them. Messages that were put in before are omitted.
         """
         begin = max(begin, run.first_at_or_after(self.reached))
         offsets = run.columns.queue_offset
-        portions: list[Portion] = []
+        portions: list[Chunk] = []
         for first in range(begin, len(run), portion_messages):
             end = min(first + portion_messages, len(run))
             end_offset = int(offsets[end]) if end < len(run) else next_offset
-            portion = Portion(self, run, first, end, end_offset)
+            portion = Chunk(self, run, first, end, end_offset)
             self._portions[int(offsets[first])] = portion
             portions.append(portion)
         self.skip_to(next_offset)
@@ -305,16 +305,16 @@ class ProcessQueue:
             if place.index not in portion.abandoned and place.index < portion.end
         )
 
-    def slow(self, now_ms: int, timeout_ms: int) -> list[Slow]:
+    def slow(self, now_ms: int, timeout_ms: int) -> list[SlowCall]:
         """Check the places of the workers; return those that have not changed for at least TIMEOUT_MS."""
-        found: list[Slow] = []
+        found: list[SlowCall] = []
         for portion in self._in_order():
             for place in list(portion.places):
                 index = place.index
                 if index != place.seen:
                     place.seen, place.since_ms = index, now_ms
                 elif now_ms - place.since_ms >= timeout_ms and index not in portion.abandoned:
-                    found.append(Slow(portion, place))
+                    found.append(SlowCall(portion, place))
         return found
 
     def drop(self) -> None:
@@ -325,7 +325,7 @@ class ProcessQueue:
 
 
 #: Called with new portions.
-Take: TypeAlias = "Callable[[QueueIntake, Sequence[Portion]], None]"
+Take: TypeAlias = "Callable[[QueueIntake, Sequence[Chunk]], None]"
 #: Called with an error of a fetch.
 Fail: TypeAlias = Callable[[PocketMQError], None]
 

@@ -27,7 +27,7 @@ from ..consuming.commits import RegularCommits
 from ..consuming.held_queue import HeldQueue
 from ..consuming.parts import ConsumerParts, reach_name_server
 from ..consuming.queue_reader import QueueReader
-from ..consuming.queue_supply import Supply, broadcast_supply, group_supply
+from ..consuming.queue_supply import QueueSupply, broadcast_supply, group_supply
 from ..consuming.sending_back import SendBackResult
 from ..push_config import PushConfig
 from ..queue import Queue
@@ -35,9 +35,9 @@ from ..received_message import ReceivedMessage, RetriedMessage
 from ..session import Session
 from ..subscriptions import Subscriptions
 from ..tasks import finished_within
-from .failures import Failures, LetGo, Returns, SendBack, Telling, TryInPlace
+from .failures import Discard, FailureReport, Failures, Returns, SendBack, TryInPlace
 from .listening import Calls, Listener, is_async
-from .process_queue import Failure, Portion, ProcessQueue, QueueIntake
+from .process_queue import Chunk, Failure, ProcessQueue, QueueIntake
 from .push_metrics import PushCounts, PushMetrics
 from .workers import (
     HISTOGRAM_MS,
@@ -88,7 +88,7 @@ class Pushing:
         self._ordered = OrderedBacklog() if config.ordered else None
         self._shared = SharedBacklog()
         self._backlog: Backlog = self._ordered or self._shared
-        self._failure_log = Telling(group, session.clock, session.tasks)
+        self._failure_log = FailureReport(group, session.clock, session.tasks)
         self._workers = self._make_workers(listener)
         self._failures = self._make_failures()
         self._closed = False
@@ -96,7 +96,7 @@ class Pushing:
         self.refusal: PocketMQError | None = None
         self._ended = asyncio.Event()
 
-    def _make_supply(self) -> Supply:
+    def _make_supply(self) -> QueueSupply:
         subscriptions, parts, config = self._subscriptions, self._parts, self._config
         if config.broadcasting:
             return broadcast_supply(subscriptions, self, parts, config.offsets_folder)
@@ -118,14 +118,14 @@ class Pushing:
         calls = self._calls(listener, partial(post, loop, self._on_progress))
         return ThreadWorkers(parts, calls.function(), self._group)
 
-    def _calls(self, listener: Listener, on_progress: Callable[[Portion], object]) -> Calls:
+    def _calls(self, listener: Listener, on_progress: Callable[[Chunk], object]) -> Calls:
         batch_size, in_order = self._config.listener_batch_size, self._config.ordered
         return Calls(listener, batch_size, in_order=in_order, on_progress=on_progress)
 
     def _make_failures(self) -> Failures:
         config, added = self._config, self._added
         if config.broadcasting or config.delivery == "at_most_once":
-            return LetGo(self._counts, self._ordered, added, self._failure_log)
+            return Discard(self._counts, self._ordered, added, self._failure_log)
         returns = Returns(
             self._session, self._group, config, self._counts, self._on_returned, self._failure_log
         )
@@ -281,18 +281,18 @@ class Pushing:
         facts = Facts(group=self._group, queue=queue, reason=error.message)
         logger.error("messages not fetched %s", facts)
 
-    def _take(self, intake: QueueIntake, portions: Sequence[Portion]) -> None:
+    def _take(self, intake: QueueIntake, portions: Sequence[Chunk]) -> None:
         """Pass PORTIONS to the workers, with delivery="at_most_once" after a commit."""
         if self._config.delivery == "at_most_once":
             self._session.tasks.spawn(self._commit_first(intake, portions))
         else:
             self._dispatch(portions)
 
-    def _dispatch(self, portions: Sequence[Portion]) -> None:
+    def _dispatch(self, portions: Sequence[Chunk]) -> None:
         self._backlog.put(portions)
         self._workers.put(portions[-1].end - portions[0].begin)
 
-    async def _commit_first(self, intake: QueueIntake, portions: Sequence[Portion]) -> None:
+    async def _commit_first(self, intake: QueueIntake, portions: Sequence[Chunk]) -> None:
         """Commit the offset after PORTIONS, then pass PORTIONS to the workers. Retries until the queue is dropped."""
         clock, keeper = self._session.clock, self._supply.keeper
         queue, offset = intake.held.queue, portions[-1].next_offset
@@ -310,7 +310,7 @@ class Pushing:
                     return
                 await clock.sleep_until(clock.now_ms() + self._config.retry_backoff_max_ms)
 
-    def _on_progress(self, portion: Portion) -> None:
+    def _on_progress(self, portion: Chunk) -> None:
         """Remove finished messages and handle failures: a worker has left PORTION, or a message in it failed."""
         messages = portion.queue
         intake = self._intakes.get(messages.queue)

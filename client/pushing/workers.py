@@ -28,9 +28,9 @@ from typing import Final, Protocol
 
 from ...proto.clock import Clock
 from ...proto.facts import Facts
-from ..tasks import Tasks as BackgroundTasks
-from .listening import AsyncSpell, Job, Spell
-from .process_queue import Portion, ProcessQueue
+from ..tasks import TaskGroup as BackgroundTasks
+from .listening import AsyncListenerCall, Job, ListenerCall
+from .process_queue import Chunk, ProcessQueue
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class CallTimes:
         self.counts[-1] += count
 
 
-class Staff:
+class WorkerPool:
     """The number of busy workers, and how many are wanted. Any thread may use it."""
 
     def __init__(self, limit: int, backlog: Backlog) -> None:
@@ -132,7 +132,7 @@ class WorkersParts:
     clock: Clock
     tasks: BackgroundTasks
     #: Called on the event loop when a worker has left a portion.
-    on_progress: Callable[[Portion], object]
+    on_progress: Callable[[Chunk], object]
     times: CallTimes = field(default_factory=CallTimes)
 
 
@@ -144,7 +144,7 @@ class _Adapting(ABC):
         self._backlog = parts.backlog
         self._on_progress = parts.on_progress
         self.times = parts.times
-        self._staff = Staff(parts.limit, parts.backlog)
+        self._staff = WorkerPool(parts.limit, parts.backlog)
         self._loop = asyncio.get_running_loop()
         self._added = 0
         self._ticking = False
@@ -183,7 +183,7 @@ class _Adapting(ABC):
 class TaskWorkers(_Adapting):
     """Workers that await the listener on the event loop."""
 
-    def __init__(self, parts: WorkersParts, call_listener: AsyncSpell) -> None:
+    def __init__(self, parts: WorkersParts, call_listener: AsyncListenerCall) -> None:
         super().__init__(parts)
         self._call_listener = call_listener
         self._running: set[asyncio.Task[None]] = set()
@@ -232,7 +232,7 @@ class TaskWorkers(_Adapting):
 class ThreadWorkers(_Adapting):
     """Workers that call the listener, each in its own thread."""
 
-    def __init__(self, parts: WorkersParts, call_listener: Spell, name: str) -> None:
+    def __init__(self, parts: WorkersParts, call_listener: ListenerCall, name: str) -> None:
         super().__init__(parts)
         self._call_listener = call_listener
         self._name = name
@@ -332,7 +332,7 @@ def post(
 class Backlog(Protocol):
     """The jobs for workers."""
 
-    def put(self, portions: Sequence[Portion]) -> None:
+    def put(self, portions: Sequence[Chunk]) -> None:
         """Add PORTIONS, which follow each other in one queue."""
         ...
 
@@ -360,11 +360,11 @@ class SharedBacklog:
         self._lock = Lock()
         self._jobs: deque[Job] = deque()
 
-    def put(self, portions: Sequence[Portion]) -> None:
+    def put(self, portions: Sequence[Chunk]) -> None:
         with self._lock:
             self._jobs.extend(map(Job, portions))
 
-    def put_again(self, portion: Portion, index: int) -> None:
+    def put_again(self, portion: Chunk, index: int) -> None:
         """Add message INDEX of PORTION, to be processed again."""
         with self._lock:
             self._jobs.append(Job(portion, iter((index,))))
@@ -395,13 +395,13 @@ class OrderedBacklog:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._portions: dict[ProcessQueue, deque[Portion]] = {}
+        self._portions: dict[ProcessQueue, deque[Chunk]] = {}
         #: Queues that wait for a worker.
         self._open: deque[ProcessQueue] = deque()
         #: Queues that wait for a worker, have a worker, or are suspended.
         self._busy: set[ProcessQueue] = set()
 
-    def put(self, portions: Sequence[Portion]) -> None:
+    def put(self, portions: Sequence[Chunk]) -> None:
         with self._lock:
             for portion in portions:
                 self._portions.setdefault(portion.queue, deque()).append(portion)

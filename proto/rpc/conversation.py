@@ -23,7 +23,7 @@ from .connection import ServerConnection
 from .errors import DeadlineExceeded, ResourceExhausted, RpcError, Unimplemented
 from .frames import ErrorCode
 from .heads import HEAD, http_only, http_refusal, is_compressed, timeout_ms
-from .held_answers import HeldAnswers
+from .held_answers import ResponseQuota
 from .incoming import (
     CallsReset,
     ConnectionEnded,
@@ -40,7 +40,7 @@ from .messages import MessageReader
 from .methods import MethodKind
 from .pages import PageRequest, PageStream
 from .served import Served
-from .server_calls import RequestedCall, ServerStreamCall, ServerUnaryCall
+from .server_calls import IncomingCall, ServerStreamCall, ServerUnaryCall
 
 OpenCall = ServerUnaryCall | ServerStreamCall
 #: The weight of an incomplete call in addition to its bytes.
@@ -83,7 +83,9 @@ class ServerConversation:
         self._held_sum = 0
         #: The held bytes of this connection as last reported to the quota of all connections.
         self._requests_noted = 0
-        self.answers = HeldAnswers(connection, served, peer, self._cut_short, abort or self.give_up)
+        self.answers = ResponseQuota(
+            connection, served, peer, self._cut_short, abort or self.give_up
+        )
         self.inflating = asyncio.Lock()
         self.begun = 0
         self.succeeded = 0
@@ -143,11 +145,11 @@ class ServerConversation:
         if due_ms is not None and time_ms == 0:
             self._refuse(stream_id, self.too_late(request.path))
             return
-        self._begin(RequestedCall(self, stream_id, method, headers, due_ms), compressed)
+        self._begin(IncomingCall(self, stream_id, method, headers, due_ms), compressed)
         if ended:
             self._on_data(DataReceived(stream_id, b"", True))
 
-    def _begin(self, asked: RequestedCall, compressed: bool) -> None:
+    def _begin(self, asked: IncomingCall, compressed: bool) -> None:
         """Start the call or stream ASKED, whose messages may be COMPRESSED."""
         size_max = self.served.limits.receive_bytes_max
         call: OpenCall

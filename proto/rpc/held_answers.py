@@ -18,7 +18,7 @@ class Waiter(Protocol):
         ...
 
 
-class HeldAnswers:
+class ResponseQuota:
     """The queued answers for PEER on CONNECTION, and the streams that wait until the peer reads them.
 
     CUT_SHORT ends the answer on a stream with an error. ABORT ends a connection whose peer does not even read its
@@ -59,7 +59,7 @@ class HeldAnswers:
             waiting, self._waiting = self._waiting, {}
             for stream in waiting:
                 stream.drain()
-        self._served.answers.make_room(HeldAnswers.burden, HeldAnswers.shed)
+        self._served.answers.make_room(ResponseQuota.burden, ResponseQuota.shed)
 
     def _hold(self, held: int) -> None:
         self._held = held

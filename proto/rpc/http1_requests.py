@@ -12,7 +12,7 @@ import re
 from http import HTTPStatus
 from typing import Final
 
-from .pages import BODY_BYTES_MAX, PageRequest, Shown, in_words, too_large
+from .pages import BODY_BYTES_MAX, HttpResponse, PageRequest, in_words, too_large
 
 #: Bytes of a request's line and fields.
 HEAD_BYTES_MAX: Final = 8 * 1024
@@ -113,7 +113,7 @@ def _length(text: str) -> int:
     return int(text)
 
 
-def head_of(shown: Shown, *, keep: bool) -> bytes:
+def head_of(shown: HttpResponse, *, keep: bool) -> bytes:
     """Return the status line and headers of SHOWN. KEEP: another request may follow on the connection."""
     lines = [
         f"HTTP/1.1 {shown.status} {HTTPStatus(shown.status).phrase}",

@@ -42,7 +42,7 @@ def ignore() -> None:
     """Do nothing: the allocator keeps freed memory."""
 
 
-class Shares(Generic[HolderT]):
+class MemoryQuota(Generic[HolderT]):
     """The bytes that holders have, up to BYTES_MAX; KIND names these bytes in the log."""
 
     def __init__(self, kind: str, bytes_max: int, released: Callable[[], None] = ignore) -> None:

@@ -57,7 +57,7 @@ class PageRequest(NamedTuple):
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX))
 
 
-class Shown(NamedTuple):
+class HttpResponse(NamedTuple):
     """The response of a page: an HTTP status, a body of some type, further HEADERS.
 
     EVENTS, instead of the body, are written one by one as they arrive, until they or the connection end.
@@ -71,7 +71,7 @@ class Shown(NamedTuple):
 
 
 #: Returns the response to a request.
-Page = Callable[[PageRequest], Awaitable[Shown]]
+Page = Callable[[PageRequest], Awaitable[HttpResponse]]
 
 
 #: Pages that one server prepares at the same time; further requests are refused and may be retried.
@@ -81,8 +81,8 @@ BODIES_OF_HOST: Final = 8
 BODIES_MAX: Final = 64
 #: Bytes of answers that may wait on a connection for pages.
 QUEUED_BYTES_MAX: Final = 8 * 1024 * 1024
-_NO_PATH: Final = Shown(400, "text/plain", b"the path of a request begins with a slash\n")
-BUSY: Final = Shown(503, "text/plain", b"too many pages are asked for at once: come again\n")
+_NO_PATH: Final = HttpResponse(400, "text/plain", b"the path of a request begins with a slash\n")
+BUSY: Final = HttpResponse(503, "text/plain", b"too many pages are asked for at once: come again\n")
 #: Bytes of a request's body.
 BODY_BYTES_MAX: Final = 1024 * 1024
 #: Bytes of events that may wait in HTTP/2. A slower client is disconnected.
@@ -91,9 +91,9 @@ _EVENTS_QUEUED_MAX: Final = 256 * 1024
 _BODY_TYPES: Final = ("application/json", "application/x-www-form-urlencoded")
 
 
-def in_words(status: int, words: str) -> Shown:
+def in_words(status: int, words: str) -> HttpResponse:
     """Return a response that consists of the text WORDS."""
-    return Shown(status, "text/plain; charset=utf-8", f"{words}\n".encode())
+    return HttpResponse(status, "text/plain; charset=utf-8", f"{words}\n".encode())
 
 
 def too_large(size: int) -> str:
@@ -139,7 +139,7 @@ class PageStream:
         if ended or self._size > BODY_BYTES_MAX:
             self.is_whole.set()
 
-    def request(self) -> PageRequest | Shown:
+    def request(self) -> PageRequest | HttpResponse:
         """Return the request once it is complete, or the response to an invalid one."""
         if self._size > BODY_BYTES_MAX:
             return in_words(413, too_large(self._size))
@@ -188,7 +188,7 @@ class PageCalls:
             return request.headers.get("content-type", "").partition(";")[0] in _BODY_TYPES
         return request.method in READING
 
-    async def shown(self, asked: PageRequest) -> Shown:
+    async def shown(self, asked: PageRequest) -> HttpResponse:
         """Return the response of the page to ASKED, unless it is preparing too many others."""
         if self._open >= PAGES_MAX:
             return BUSY
@@ -220,7 +220,7 @@ class PageCalls:
             stream.closed(stream_id)
         stream.schedule_flush()
 
-    async def _shown(self, stream: PageStream, body_ms: int) -> Shown:
+    async def _shown(self, stream: PageStream, body_ms: int) -> HttpResponse:
         if stream.connection.queued > QUEUED_BYTES_MAX:
             return BUSY
         if not stream.asked.target.startswith("/"):
@@ -239,7 +239,7 @@ class PageCalls:
             finally:
                 self.end_body(peer)
         asked = stream.request()
-        return asked if isinstance(asked, Shown) else await self.shown(asked)
+        return asked if isinstance(asked, HttpResponse) else await self.shown(asked)
 
 
 async def _tell(stream: PageStream, events: AsyncGenerator[bytes, None]) -> None:
@@ -257,7 +257,7 @@ async def _tell(stream: PageStream, events: AsyncGenerator[bytes, None]) -> None
     connection.send_end(stream_id, None)
 
 
-def _head(shown: Shown) -> bytes:
+def _head(shown: HttpResponse) -> bytes:
     block = literal(":status", str(shown.status)) + literal("content-type", shown.content_type)
     if shown.events is None:
         block += literal("content-length", str(len(shown.body)))

@@ -12,7 +12,7 @@ from .deadlines import Deadlines
 from .errors import Describe, RpcError, described
 from .heads import failed
 from .limits import Limits
-from .memory_quota import Shares, ignore
+from .memory_quota import MemoryQuota, ignore
 from .messages import Inflater
 from .methods import Method, MethodKind, MethodTable
 from .pages import Page, PageCalls
@@ -56,9 +56,11 @@ class Served:
         self.now_ms = now_ms
         self.spawn = spawn
         #: Bytes of requests that are incomplete, or wait for their reader, on all connections, …
-        self.requests: Shares[Any] = Shares("requests", limits.half_sent_bytes_server, released)
+        self.requests: MemoryQuota[Any] = MemoryQuota(
+            "requests", limits.half_sent_bytes_server, released
+        )
         #: … and of answers that wait for their peers.
-        self.answers: Shares[Any] = Shares("answers", limits.queue_bytes_server, released)
+        self.answers: MemoryQuota[Any] = MemoryQuota("answers", limits.queue_bytes_server, released)
         self.inflater = Inflater()
         #: Is the server stopping? Then streams must end.
         self.stopping = False

@@ -14,7 +14,7 @@ from .connection import ServerConnection
 from .deadlines import Deadline
 from .errors import BadRequest, RpcError, internal_error, not_read, shutting_down
 from .heads import GOOD, HEAD, good
-from .held_answers import HeldAnswers
+from .held_answers import ResponseQuota
 from .messages import (
     PREFIX_BYTES,
     Inflation,
@@ -62,7 +62,7 @@ class Peer(Protocol):
 
     connection: ServerConnection
     served: Served
-    answers: HeldAnswers
+    answers: ResponseQuota
     #: One message of the connection is inflated at a time.
     inflating: asyncio.Lock
     #: The caller's end of the connection.
@@ -95,7 +95,7 @@ class Peer(Protocol):
         ...
 
 
-class RequestedCall(NamedTuple):
+class IncomingCall(NamedTuple):
     """A call as its headers describe it. DUE_MS: its deadline, by the server's clock; None: it has none."""
 
     conversation: Peer
@@ -109,7 +109,7 @@ class RequestContext:
     """Mixed into call and stream: the caller, its metadata and deadline, and the trailers of a successful answer."""
 
     __slots__ = ()
-    _asked: RequestedCall
+    _asked: IncomingCall
     _deadline: Deadline | None
     _trailing: list[tuple[str, str]]
 
@@ -172,7 +172,7 @@ class ServerUnaryCall(RequestContext, Call):
         "_trailing",
     )
 
-    def __init__(self, asked: RequestedCall, reader: MessageReader | None) -> None:
+    def __init__(self, asked: IncomingCall, reader: MessageReader | None) -> None:
         """READER: messages may be compressed; None: they are not."""
         super().__init__()
         self._asked = asked
@@ -394,7 +394,7 @@ class ServerStreamCall(RequestContext, Stream):
         "_waiting_bytes",
     )
 
-    def __init__(self, asked: RequestedCall, reader: MessageReader) -> None:
+    def __init__(self, asked: IncomingCall, reader: MessageReader) -> None:
         super().__init__()
         self._asked = asked
         self._conversation = asked.conversation

@@ -9,7 +9,8 @@ All responses to one read are sent in one write. A peer that does not read its r
 silent peer is probed (PING) and closed if it does not answer. No peer is closed without a probe, because the silence
 may be this side's own delay.
 
-TLS is an SSL object without a socket; `Wire` passes bytes to and from the transport, through TLS once it has started.
+TLS is an SSL object without a socket; `TlsTransport` passes bytes to and from the transport, through TLS once it has
+started.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .http1_requests import HttpRefused, RequestReader, head_of
 from .incoming import PingAnswered
 from .limits import ConnectionLimits, Limits
 from .listening import address_of
-from .pages import BUSY, PageCalls, PageRequest, Shown
+from .pages import BUSY, HttpResponse, PageCalls, PageRequest
 from .served import Served
 
 logger = logging.getLogger(__name__)
@@ -167,7 +168,7 @@ class ServerLink(asyncio.BufferedProtocol):
         """NUMBER is its id; 0: the server has reached its limit of connections."""
         self._server, self._number = server, number
         self._transport: Any = None
-        self._wire: Wire
+        self._wire: TlsTransport
         self._take: Callable[[bytes], None] = self._on_first_bytes
         self._first = b""
         self._http2: ServerConnection | None = None
@@ -195,7 +196,7 @@ class ServerLink(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self._wire = Wire(transport)
+        self._wire = TlsTransport(transport)
         self._transport.set_write_buffer_limits(high=WRITE_BYTES)
         # asyncio does so only for some sockets. Without it, small answers wait 40 ms for an acknowledgement.
         self._transport.get_extra_info("socket").setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
@@ -441,7 +442,7 @@ class ServerLink(asyncio.BufferedProtocol):
             self._sends_body = True
             self._body_pages = pages
 
-    def _refuse_http1(self, shown: Shown) -> None:
+    def _refuse_http1(self, shown: HttpResponse) -> None:
         """Answer with SHOWN, read no further, and close when the peer does."""
         self._wire.write(head_of(shown, keep=False) + shown.body)
         self._linger("refused")
@@ -474,7 +475,7 @@ class ServerLink(asyncio.BufferedProtocol):
         else:
             self._close()
 
-    async def _tell(self, shown: Shown) -> None:
+    async def _tell(self, shown: HttpResponse) -> None:
         """Write the events of SHOWN as they arrive, until the client disconnects or is too slow."""
         assert shown.events is not None
         self._take = self._discard
@@ -675,7 +676,7 @@ class TlsSession:
         return self._outgoing.read()
 
 
-class Wire:
+class TlsTransport:
     """Reads and writes the bytes of a connection over TRANSPORT."""
 
     def __init__(self, transport: Any) -> None:

@@ -50,7 +50,7 @@ class TimerBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Filing:
+class TimerAppend:
     """The rule for the slot of a message: PRECISION_MS, a roll window in slots, and the oldest pending slot."""
 
     precision_ms: int

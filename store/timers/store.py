@@ -37,7 +37,7 @@ from ..format.timer_log import DELETE, NONE, ORDINARY, RECORD, RECORD_SIZE
 from ..health import StoreHealth
 from ..parts import StoreParts
 from ..state_files import StateFile
-from .entry import Filing, TimerBatch, chain, signs_of
+from .entry import TimerAppend, TimerBatch, chain, signs_of
 from .files import TimerLog, TimerRing
 from .slot import TimerSlot
 
@@ -129,7 +129,7 @@ class TimerMetrics:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class SlotReservation:
     """A state of the timers that may be written once the commit log is on disk up to `log_end`.
 
     Up to there are the messages of all records before `timer_end`, and everything delivered before `read_ms`.
@@ -209,7 +209,7 @@ class TimerStore:
         #: Partly delivered slots by their time: log offset of the newest message that was examined, and the due time
         #: up to which all were delivered. The broker maintains it.
         self.begun: dict[int, tuple[int, int]] = {}
-        self._claim: Claim | None = None
+        self._claim: SlotReservation | None = None
         self._worth_ms = 0
         self._flushed_offset = 0
 
@@ -286,8 +286,8 @@ class TimerStore:
             self.ring.create()
         self.checkpoint.open()
 
-    def _filing(self) -> Filing:
-        return Filing(self.precision_ms, self.roll_window_slots, self.read_ms)
+    def _filing(self) -> TimerAppend:
+        return TimerAppend(self.precision_ms, self.roll_window_slots, self.read_ms)
 
     def _enter_few(self, batch: TimerBatch, write_ms: int) -> None:
         filing = self._filing()
@@ -411,8 +411,8 @@ class TimerStore:
         place = int(offsets[0]), int(sizes[0])
         return RECORD.pack(RECORD_SIZE, last, magic, slot_ms, 0, *place, 0, 0), (time, first, count)
 
-    def _state(self) -> Claim:
-        return Claim(
+    def _state(self) -> SlotReservation:
+        return SlotReservation(
             log_end=self._parts.log.max_offset,
             timer_end=self.log.max_offset,
             queue_offset=self.queue_offset,
@@ -436,7 +436,7 @@ class TimerStore:
         text = self.metrics.take_text()
         return parts if text is None else [*parts, MetricsPart(self.metrics, text)]
 
-    def _checkpoint_parts(self, claim: Claim) -> list[Syncable]:
+    def _checkpoint_parts(self, claim: SlotReservation) -> list[Syncable]:
         known = self.checkpoint.written
         if not claim.is_news(known):
             return []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from pocketmq.broker.delay_rules import LATE_MAX_MS, DelayRules, Part, route, timer_out_ms
+from pocketmq.broker.delay_rules import LATE_MAX_MS, DelayLimits, Part, route, timer_out_ms
 from pocketmq.proto.errors import InvalidDelay, MessageTooLarge
 from pocketmq.proto.properties import decode_properties
 from pocketmq.proto.record import Record, decode_record, encode_record, encode_run
@@ -26,7 +26,7 @@ from ..runs import BORN, records_of
 
 NOW = 1_700_000_000_500
 DAY = 86_400_000
-RULES = DelayRules((1_000, 5_000, 10_000), 1_000, 3 * DAY)
+RULES = DelayLimits((1_000, 5_000, 10_000), 1_000, 3 * DAY)
 
 
 def _run(strings: list[bytes], *, topic: str = "T", queue: int = 2, born_ms: int = NOW - 10) -> Run:
@@ -409,7 +409,7 @@ def test_what_apache_stored_for_later_is_what_we_store(tmp_path: Path) -> None:
         if "TIMER_DEL_UNIQKEY" not in record.properties
     ]
     store.close()
-    rules = DelayRules(config.delay_levels_ms, config.timer_precision_ms, 3 * DAY)
+    rules = DelayLimits(config.delay_levels_ms, config.timer_precision_ms, 3 * DAY)
     assert len(waiting) > 30
 
     for stored in waiting:

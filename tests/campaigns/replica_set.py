@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import yaml
 
-from pocketmq.broker.replication.registry import Cell, LiveNode
+from pocketmq.broker.replication.registry import LiveNode, ReplicaSetState
 from pocketmq.broker.replication.zookeeper import ZooKeeperRegistry
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import PocketMQError
@@ -117,7 +117,7 @@ class ReplicaSet:
         self._registry: ZooKeeperRegistry | None = None
         self._watching: asyncio.Task[None] | None = None
         self._starting: dict[Replica, asyncio.Task[None]] = {}
-        self.cell: Cell | None = None
+        self.cell: ReplicaSetState | None = None
         self.live: Mapping[int, LiveNode] = {}
         #: What kept processes from starting, which was tried again.
         self.complaints: list[str] = []
@@ -144,7 +144,9 @@ class ReplicaSet:
         )
         addresses = {one.number: await self._lay_links(one) for one in self.replicas}
         everybody = frozenset(addresses)
-        await self._registry.create(Cell(epoch=0, master=0, in_sync=everybody, replicas=addresses))
+        await self._registry.create(
+            ReplicaSetState(epoch=0, master=0, in_sync=everybody, replicas=addresses)
+        )
         self._watching = asyncio.create_task(self._watch())
         try:
             async with asyncio.timeout(_START_S):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from pocketmq.client.tasks import Alarm, Tasks
+from pocketmq.client.tasks import Alarm, TaskGroup
 from pocketmq.proto.clock import Clock, VirtualClock
 from pocketmq.proto.errors import LeaseLost, PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -109,7 +109,7 @@ class FakeGroups:
     async def lease(self, request: pb.LeaseRequest, committed: Callable[[Key], int]) -> Any:
         """Grant what is free; wait where nothing is."""
         self.requests.append(request)
-        tasks = Tasks()
+        tasks = TaskGroup()
         deadline_ms = self.clock.now_ms() + request.wait_ms
         while True:
             reply = self._granted(request, committed)

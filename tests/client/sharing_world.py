@@ -11,7 +11,7 @@ from typing import Any
 from pocketmq.client.config import ReadingConfig
 from pocketmq.client.consuming.held_queue import HeldQueue
 from pocketmq.client.consuming.parts import ConsumerParts
-from pocketmq.client.consuming.sharing import Sharing
+from pocketmq.client.consuming.sharing import GroupAssignment
 from pocketmq.client.queue import Queue
 from pocketmq.client.session import Session
 from pocketmq.proto.clock import VirtualClock
@@ -65,7 +65,7 @@ class Member:
         self.session = Session(config, connections, world.clock, world.random)
         self.parts = ConsumerParts("billing", config, self.session)
         wanted = {topic: pb.Filter() for topic in topics}
-        self.sharing = Sharing(wanted, self.reader, self.parts, "pull")
+        self.sharing = GroupAssignment(wanted, self.reader, self.parts, "pull")
 
     @property
     def numbers(self) -> list[int]:

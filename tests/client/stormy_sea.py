@@ -57,7 +57,7 @@ FAULTS = [
 Fault: TypeAlias = str | PocketMQError
 
 
-class Weather:
+class FaultSchedule:
     """What the next requests meet; fine once all is used up."""
 
     def __init__(self, faults: Sequence[Fault], clock: VirtualClock) -> None:
@@ -77,7 +77,9 @@ class Weather:
 class StormyConnection:
     """A connection to a broker in WEATHER."""
 
-    def __init__(self, calm: FakeConnection, broker: FakeBroker | None, weather: Weather) -> None:
+    def __init__(
+        self, calm: FakeConnection, broker: FakeBroker | None, weather: FaultSchedule
+    ) -> None:
         self.address = calm.address
         self._calm = calm
         self._broker = broker
@@ -133,7 +135,7 @@ class StormyConnection:
 class StormyConnections(FakeConnections):
     """Connections to CLUSTER in WEATHER."""
 
-    def __init__(self, cluster: FakeCluster, weather: Weather) -> None:
+    def __init__(self, cluster: FakeCluster, weather: FaultSchedule) -> None:
         super().__init__(cluster)
         self._brokers = cluster.brokers
         self._weather = weather
@@ -159,7 +161,7 @@ def check_numbers(run: pb.ProduceRun) -> None:
 
 
 @dataclass
-class Sea:
+class FaultyNetwork:
     """Two brokers, a producer, and what was sent."""
 
     faults: Sequence[Fault]
@@ -170,7 +172,7 @@ class Sea:
         self.brokers = [FakeBroker("a", "127.0.0.1:1"), FakeBroker("b", "127.0.0.1:2")]
         for broker in self.brokers:
             add_topic(broker, "orders", QUEUES)
-        self.weather = Weather(self.faults, self.clock)
+        self.weather = FaultSchedule(self.faults, self.clock)
         chosen: dict[str, Any] = {
             "buffer_memory": BUFFER_BYTES,
             "batch_size": BATCH_BYTES,
@@ -242,7 +244,9 @@ class Sea:
         return [error for _, outcome in self.sent if (error := outcome.exception()) is not None]
 
 
-async def sail(sea: Sea, *kinds: str, advance_ms: int = 5_000) -> list[Receipt | BaseException]:
+async def sail(
+    sea: FaultyNetwork, *kinds: str, advance_ms: int = 5_000
+) -> list[Receipt | BaseException]:
     """Send a message of each of KINDS, one after the other; return what became of them."""
     await sea.producer.start()
     results: list[Receipt | BaseException] = []

@@ -24,7 +24,7 @@ from pocketmq.proto.errors import (
 
 from .stormy_sea import (
     FAULTS,
-    Sea,
+    FaultyNetwork,
 )
 
 ACTIONS = st.lists(
@@ -41,7 +41,7 @@ ACTIONS = st.lists(
 )
 
 
-async def act(sea: Sea, actions: list[tuple[str, int, int]]) -> None:
+async def act(sea: FaultyNetwork, actions: list[tuple[str, int, int]]) -> None:
     async with asyncio.timeout(30):
         await sea.producer.start()
         for kind, count, size in actions:
@@ -56,7 +56,7 @@ async def act(sea: Sea, actions: list[tuple[str, int, int]]) -> None:
     assert sea.counters.messages_sent + sea.counters.messages_failed == len(sea.sent)
 
 
-def check_order(sea: Sea) -> None:
+def check_order(sea: FaultyNetwork) -> None:
     """Assert that what named its queue lies there in the order in which it was sent."""
     named = {message.body for message, _ in sea.sent if message.queue is not None}
     row = [body for queue, body in sea.stored() if queue is not None and body in named]
@@ -71,7 +71,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def check_laws(sea: Sea) -> None:
+def check_laws(sea: FaultyNetwork) -> None:
     """Assert what holds for a numbered producer, whatever happened."""
     times = Counter(body for _, body in sea.stored())
     assert sea.acknowledged() <= set(times)
@@ -98,7 +98,7 @@ FAULT_LISTS = st.lists(st.sampled_from([*FAULTS, *["fine"] * 6]), max_size=40)
 async def test_a_numbered_message_is_stored_once_in_order_whatever_happens(
     actions: list[tuple[str, int, int]], faults: list[str], linger_ms: int, retries: int
 ) -> None:
-    sea = Sea(faults, {"linger_ms": linger_ms, "retries": retries})
+    sea = FaultyNetwork(faults, {"linger_ms": linger_ms, "retries": retries})
 
     await act(sea, actions)
 
@@ -117,7 +117,7 @@ async def test_in_bad_weather_as_well(seed: int) -> None:
         else (random.choice(kinds), random.randint(1, 9), random.choice([0, 5, 100, 600]))
         for _ in range(25)
     ]
-    sea = Sea(faults, {"linger_ms": random.choice([0, 0, 20])})
+    sea = FaultyNetwork(faults, {"linger_ms": random.choice([0, 0, 20])})
 
     await act(sea, actions)
 
@@ -130,7 +130,7 @@ async def test_in_bad_weather_as_well(seed: int) -> None:
 async def test_without_numbers_what_is_acknowledged_is_stored_at_least_once(
     actions: list[tuple[str, int, int]], faults: list[str], ordered: bool
 ) -> None:
-    sea = Sea(faults, {"idempotence": False, "ordered": ordered})
+    sea = FaultyNetwork(faults, {"idempotence": False, "ordered": ordered})
 
     await act(sea, actions)
 

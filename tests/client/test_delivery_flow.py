@@ -22,7 +22,7 @@ from pocketmq.proto.errors import (
 from .fake_cluster import FakeCluster
 from .producing import producer
 from .stormy_sea import (
-    Sea,
+    FaultyNetwork,
     sail,
 )
 
@@ -36,7 +36,7 @@ def _quiet() -> Iterator[None]:
 
 
 async def test_unordered_runs_of_one_queue_travel_together() -> None:
-    sea = Sea(["slow", "slow"], {"ordered": False, "max_in_flight": 5})
+    sea = FaultyNetwork(["slow", "slow"], {"ordered": False, "max_in_flight": 5})
     await sea.producer.start()
     for _ in range(2):
         sea.send("named", 1_400)
@@ -47,7 +47,7 @@ async def test_unordered_runs_of_one_queue_travel_together() -> None:
 
 
 async def test_ordered_runs_of_one_queue_travel_one_after_the_other() -> None:
-    sea = Sea(["slow", "slow"], {"max_in_flight": 5})
+    sea = FaultyNetwork(["slow", "slow"], {"max_in_flight": 5})
     await sea.producer.start()
     for _ in range(2):
         sea.send("named", 1_400)
@@ -58,7 +58,7 @@ async def test_ordered_runs_of_one_queue_travel_one_after_the_other() -> None:
 
 
 async def test_who_waits_for_memory_ends_a_linger() -> None:
-    sea = Sea([], {"linger_ms": 2_000, "batch_size": 100_000})
+    sea = FaultyNetwork([], {"linger_ms": 2_000, "batch_size": 100_000})
     await sea.producer.start()
     while not sea.refused:
         sea.send("named", 500)
@@ -74,7 +74,7 @@ async def test_who_waits_for_memory_ends_a_linger() -> None:
 
 
 async def test_without_acknowledgements_a_message_is_done_when_it_has_left() -> None:
-    sea = Sea([], {"acks": "none"})
+    sea = FaultyNetwork([], {"acks": "none"})
 
     receipt, delayed = await sail(sea, "named", "delayed")
     sea.brokers[0].faults.append(Overloaded("busy"))
@@ -86,7 +86,7 @@ async def test_without_acknowledgements_a_message_is_done_when_it_has_left() -> 
 
 
 async def test_a_refusal_that_nobody_waits_for_is_counted() -> None:
-    sea = Sea([], {"acks": "none"})
+    sea = FaultyNetwork([], {"acks": "none"})
     sea.brokers[0].faults.append(Overloaded("busy"))
 
     (receipt,) = await sail(sea, "named")
@@ -108,14 +108,14 @@ async def test_the_queue_selector_hears_how_requests_end() -> None:
             heard.append((queue.broker, latency_ms, type(error).__name__))
             raise ZeroDivisionError
 
-    sea = Sea(["slow", "unreachable"], {"queue_selector": Learning()})
+    sea = FaultyNetwork(["slow", "unreachable"], {"queue_selector": Learning()})
     await sail(sea, "any", "any")
 
     assert heard == [("a", 60, "NoneType"), ("a", 0, "ConnectFailed"), ("b", 0, "NoneType")]
 
 
 async def test_a_closed_producer_lets_go_of_what_travels() -> None:
-    sea = Sea(["slow"])
+    sea = FaultyNetwork(["slow"])
     await sea.producer.start()
     sea.send("named", 10)
     await asyncio.sleep(0)
@@ -127,7 +127,7 @@ async def test_a_closed_producer_lets_go_of_what_travels() -> None:
 
 
 async def test_counters_tell_what_was_done() -> None:
-    sea = Sea(["overloaded", "stored, lost"])
+    sea = FaultyNetwork(["overloaded", "stored, lost"])
     await sail(sea, "named")
     counters = sea.counters
 

@@ -27,7 +27,7 @@ from pocketmq.proto.errors import (
 )
 
 from .stormy_sea import (
-    Sea,
+    FaultyNetwork,
     sail,
 )
 
@@ -41,7 +41,7 @@ def _quiet() -> Iterator[None]:
 
 
 async def test_a_broker_that_forgot_the_producer_gets_a_new_epoch() -> None:
-    sea = Sea([])
+    sea = FaultyNetwork([])
     await sea.producer.start()
     for _ in range(2):
         sea.send("named", 10)
@@ -58,7 +58,7 @@ async def test_a_broker_that_forgot_the_producer_gets_a_new_epoch() -> None:
 
 
 async def test_what_may_be_twice_after_a_broker_forgot_is_counted() -> None:
-    sea = Sea(["fine", "stored, lost"])
+    sea = FaultyNetwork(["fine", "stored, lost"])
     await sea.producer.start()
     sea.send("named", 10)
     await sea.clock.advance(10)
@@ -77,7 +77,7 @@ async def test_what_may_be_twice_after_a_broker_forgot_is_counted() -> None:
 
 @pytest.mark.parametrize(("fault", "broker"), [("overloaded", "b"), ("stored, lost", "a")])
 async def test_only_what_was_refused_for_sure_goes_elsewhere(fault: str, broker: str) -> None:
-    sea = Sea([fault])
+    sea = FaultyNetwork([fault])
     await sea.producer.start()
     sea.producer._sender._choice.choose = lambda message, queues: queues[0]  # type: ignore[method-assign]
 
@@ -89,7 +89,7 @@ async def test_only_what_was_refused_for_sure_goes_elsewhere(fault: str, broker:
 
 
 async def test_a_failed_run_that_may_be_stored_leaves_no_gap() -> None:
-    sea = Sea(["fine", "lost"], {"retries": 0})
+    sea = FaultyNetwork(["fine", "lost"], {"retries": 0})
 
     first, second, third = await sail(sea, "named", "named", "named")
 
@@ -101,7 +101,7 @@ async def test_a_failed_run_that_may_be_stored_leaves_no_gap() -> None:
 
 
 async def test_what_is_bad_was_never_stored_whatever_was_lost_before() -> None:
-    sea = Sea(["lost"])
+    sea = FaultyNetwork(["lost"])
     await sea.producer.start()
     for kind in ("bad", "named"):
         sea.send(kind, 10)
@@ -113,7 +113,7 @@ async def test_what_is_bad_was_never_stored_whatever_was_lost_before() -> None:
 
 
 async def test_a_failed_run_that_is_not_stored_gives_its_numbers_back() -> None:
-    sea = Sea(["fine", "overloaded"], {"retries": 0})
+    sea = FaultyNetwork(["fine", "overloaded"], {"retries": 0})
 
     _, second, third = await sail(sea, "named", "named", "named")
 
@@ -123,7 +123,7 @@ async def test_a_failed_run_that_is_not_stored_gives_its_numbers_back() -> None:
 
 
 async def test_a_producer_that_was_replaced_is_at_its_end() -> None:
-    sea = Sea([ProducerFenced("a newer epoch")])
+    sea = FaultyNetwork([ProducerFenced("a newer epoch")])
     await sea.producer.start()
     for _ in range(3):
         sea.send("named", 700)
@@ -137,7 +137,7 @@ async def test_a_producer_that_was_replaced_is_at_its_end() -> None:
 
 
 async def test_a_gap_is_closed_by_a_new_epoch() -> None:
-    sea = Sea([OutOfOrderSequence("expected 0")])
+    sea = FaultyNetwork([OutOfOrderSequence("expected 0")])
 
     (receipt,) = await sail(sea, "named")
 
@@ -146,7 +146,7 @@ async def test_a_gap_is_closed_by_a_new_epoch() -> None:
 
 
 async def test_a_run_that_never_leaves_expires() -> None:
-    sea = Sea(["unreachable"] * 1_000)
+    sea = FaultyNetwork(["unreachable"] * 1_000)
     await sea.producer.start()
     for _ in range(2):
         sea.send("named", 1_000)
@@ -159,7 +159,7 @@ async def test_a_run_that_never_leaves_expires() -> None:
 
 
 async def test_a_message_above_the_largest_request_is_refused() -> None:
-    sea = Sea([], {"max_request_size": 400})
+    sea = FaultyNetwork([], {"max_request_size": 400})
     await sea.producer.start()
 
     with pytest.raises(MessageTooLarge, match=r"limit is 400 \(max_request_size\)"):
@@ -170,7 +170,7 @@ async def test_a_message_above_the_largest_request_is_refused() -> None:
 
 
 async def test_a_broker_that_does_not_serve_what_is_asked_is_told_at_once() -> None:
-    sea = Sea([Unsupported("no replicas")])
+    sea = FaultyNetwork([Unsupported("no replicas")])
 
     (error,) = await sail(sea, "named")
 

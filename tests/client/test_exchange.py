@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client.streams import Exchange
-from pocketmq.client.tasks import Tasks
+from pocketmq.client.tasks import TaskGroup
 from pocketmq.proto.errors import ClientClosed, ConnectFailed, MessageTooLarge, RequestTimeout
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc.channels import CallFailed, StatusCode
@@ -35,18 +35,18 @@ class Call:
 
 @pytest.fixture
 async def tasks() -> Any:
-    tasks = Tasks()
+    tasks = TaskGroup()
     yield tasks
     await tasks.close()
 
 
-def exchange(tasks: Tasks) -> Exchange[pb.ProduceRun, pb.ProduceReply]:
+def exchange(tasks: TaskGroup) -> Exchange[pb.ProduceRun, pb.ProduceReply]:
     open_call: Any = Call
     return Exchange("192.0.2.1:1", open_call, "run_id", tasks)
 
 
 @pytest.mark.parametrize("how", ["ask", "post"])
-async def test_a_stream_that_breaks_at_the_deadline_says_why(tasks: Tasks, how: str) -> None:
+async def test_a_stream_that_breaks_at_the_deadline_says_why(tasks: TaskGroup, how: str) -> None:
     asking = exchange(tasks)
 
     asyncio.get_running_loop().call_soon(asking.close, ClientClosed("the end"))
@@ -56,7 +56,7 @@ async def test_a_stream_that_breaks_at_the_deadline_says_why(tasks: Tasks, how: 
 
 
 @pytest.mark.parametrize("how", ["ask", "post"])
-async def test_what_has_not_left_by_the_deadline_never_leaves(tasks: Tasks, how: str) -> None:
+async def test_what_has_not_left_by_the_deadline_never_leaves(tasks: TaskGroup, how: str) -> None:
     with pytest.raises(ConnectFailed) as caught:
         await getattr(exchange(tasks), how)(pb.ProduceRun(), 0)
 
@@ -97,7 +97,7 @@ class Connected(Call):
 
 @pytest.mark.parametrize("connects", [False, True])
 async def test_a_request_that_is_too_large_is_refused_at_once_and_others_are_answered(
-    tasks: Tasks, connects: bool
+    tasks: TaskGroup, connects: bool
 ) -> None:
     call = Connected(connects=connects)
     open_call: Any = lambda: call  # noqa: E731

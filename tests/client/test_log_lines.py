@@ -9,10 +9,10 @@ import pytest
 
 from pocketmq.client import PushConsumer
 from pocketmq.client.message_batch import MessageBatch
-from pocketmq.client.pushing.failures import Telling
+from pocketmq.client.pushing.failures import FailureReport
 from pocketmq.client.queue import Queue
 from pocketmq.client.received_message import FetchedRun
-from pocketmq.client.tasks import Tasks
+from pocketmq.client.tasks import TaskGroup
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import ConfigError
 from pocketmq.proto.facts import Facts
@@ -82,8 +82,8 @@ def batch() -> MessageBatch:
 async def test_what_fails_10_011_times_in_3_s_is_told_once_a_second_with_a_count(
     caplog: pytest.LogCaptureFixture, batch: MessageBatch
 ) -> None:
-    clock, tasks = VirtualClock(0), Tasks()
-    telling = Telling("billing", clock, tasks)
+    clock, tasks = VirtualClock(0), TaskGroup()
+    telling = FailureReport("billing", clock, tasks)
     queue, error = Queue("orders", "a", 3), ValueError("no such account")
 
     for count in (1, 10, 5_000, 5_000):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pocketmq.client.pushing.process_queue import Failure, Portion, ProcessQueue, WorkerPlace
+from pocketmq.client.pushing.process_queue import Chunk, Failure, ProcessQueue, WorkerPlace
 from pocketmq.client.queue import Queue
 from pocketmq.client.received_message import FetchedRun
 from pocketmq.proto.record import Host, encode_run
@@ -32,13 +32,13 @@ def run_at(*offsets: int) -> FetchedRun:
     return run
 
 
-def held(*offsets: int, portion_messages: int = 512) -> tuple[ProcessQueue, list[Portion]]:
+def held(*offsets: int, portion_messages: int = 512) -> tuple[ProcessQueue, list[Chunk]]:
     """Return a queue that holds messages at OFFSETS, and their portions."""
     queue = ProcessQueue(QUEUE, offsets[0])
     return queue, queue.put(run_at(*offsets), 0, offsets[-1] + 1, portion_messages)
 
 
-def take(portion: Portion, place: WorkerPlace) -> int:
+def take(portion: Chunk, place: WorkerPlace) -> int:
     """Take the next message of PORTION as a worker does."""
     place.index = next(portion.row)
     return place.index
@@ -214,10 +214,10 @@ class HeldMessages(RuleBasedStateMachine):
         self.queue = ProcessQueue(QUEUE, 0)
         self.unfinished: list[int] = []
         self.reached = 0
-        self.portions: list[Portion] = []
+        self.portions: list[Chunk] = []
         #: Who works: place → its portion, and the offset of what it handles (None: between two).
-        self.workers: dict[WorkerPlace, tuple[Portion, int | None]] = {}
-        self.failed: list[tuple[Portion, int]] = []
+        self.workers: dict[WorkerPlace, tuple[Chunk, int | None]] = {}
+        self.failed: list[tuple[Chunk, int]] = []
         self.dropped = False
         self.handled = 0
         self.settled = 0

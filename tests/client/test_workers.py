@@ -5,26 +5,26 @@ from __future__ import annotations
 import pytest
 
 from pocketmq.client.pushing.listening import Job
-from pocketmq.client.pushing.process_queue import Portion, WorkerPlace
+from pocketmq.client.pushing.process_queue import Chunk, WorkerPlace
 from pocketmq.client.pushing.workers import (
     HISTOGRAM_MS,
     CallTimes,
     SharedBacklog,
-    Staff,
     ThreadWorkers,
+    WorkerPool,
     WorkersParts,
 )
-from pocketmq.client.tasks import Tasks
+from pocketmq.client.tasks import TaskGroup
 from pocketmq.proto.clock import VirtualClock
 
 from .test_process_queue import held
 
 
-def staff(limit: int = 20, messages: int = 100) -> Staff:
+def staff(limit: int = 20, messages: int = 100) -> WorkerPool:
     backlog = SharedBacklog()
     _, portions = held(*range(messages))
     backlog.put(portions)
-    return Staff(limit, backlog)
+    return WorkerPool(limit, backlog)
 
 
 def test_one_begins() -> None:
@@ -104,10 +104,10 @@ def test_a_call_counts_with_the_average_of_its_spell() -> None:
 async def test_a_thread_whose_work_breaks_goes_on_with_the_next(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    backlog, tasks = SharedBacklog(), Tasks()
+    backlog, tasks = SharedBacklog(), TaskGroup()
     for _ in range(2):
         backlog.put(held(0)[1])
-    left: list[Portion] = []
+    left: list[Chunk] = []
 
     def spell(job: Job, place: WorkerPlace) -> int:
         next(job.row)

@@ -24,7 +24,7 @@ from google.protobuf.message import Message
 from pocketmq.broker.broker import Broker, Network
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.parts import BrokerParts
-from pocketmq.broker.pop.receives import Asked, Popped
+from pocketmq.broker.pop.receives import ReceiveRequest, ReceiveResult
 from pocketmq.proto.errors import PocketMQError, QueueNotFound, StoreFull
 from pocketmq.proto.errors_wire import from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -247,10 +247,10 @@ class _Life:
         )
         return await self.ask("EndTransaction", request) is not None
 
-    async def pop(self, batch: int) -> Popped:
-        async def popped() -> Popped:
-            answer: asyncio.Future[Popped] = asyncio.get_running_loop().create_future()
-            asked = Asked(
+    async def pop(self, batch: int) -> ReceiveResult:
+        async def popped() -> ReceiveResult:
+            answer: asyncio.Future[ReceiveResult] = asyncio.get_running_loop().create_future()
+            asked = ReceiveRequest(
                 group=POPPERS, topic=TOPIC, client_id="c", batch=batch, invisible_ms=10_000
             )
             self.parts.pops.receive(asked, answer.set_result)
@@ -259,7 +259,7 @@ class _Life:
                 raise found.error
             return found
 
-        return await self.attempt("pop", popped()) or Popped()
+        return await self.attempt("pop", popped()) or ReceiveResult()
 
     async def finish(self, what: str, work: Callable[[], object]) -> bool:
         """Do WORK on something popped; return whether it was acknowledged."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pocketmq.broker.accounts import Accounts, statistics_table
+from pocketmq.broker.accounts import ConsumeStats, statistics_table
 from pocketmq.broker.commit_texts import CommitTexts, commit_text_table
 from pocketmq.broker.offsets import Offsets
 from pocketmq.store.disk import Disk
@@ -59,7 +59,7 @@ class Process:
         self.clock = clock
         self.journal = opened_journal(path, statistics, texts, disk=disk, log=log, clock=clock)
         self.journal.start(lambda function: function())
-        self.accounts = Accounts(clock.now_ms, statistics)
+        self.accounts = ConsumeStats(clock.now_ms, statistics)
         file = StateFile(disk, str(path), "consumerOffset.json")
         self.offsets = Offsets(file, clock.now_ms, CommitTexts(texts))
 

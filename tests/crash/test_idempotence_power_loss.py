@@ -19,7 +19,7 @@ from typing import Final
 import pytest
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.messages.appender import Appends
+from pocketmq.broker.messages.appender import Appender
 from pocketmq.broker.messages.send import Sends, Waits
 from pocketmq.broker.producers.producers import Producers
 from pocketmq.broker.timing.timers import Timers
@@ -60,7 +60,7 @@ class Broker:
             prepare=prepare,
             check_room=lambda count: None,
         )
-        appends = Appends(self.store, lambda key: None)
+        appends = Appender(self.store, lambda key: None)
         self.sends = Sends(
             config, topics, self.store, Timers(clock), appends, waits, self.producers
         )

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pocketmq.broker.accounts import Accounts
+from pocketmq.broker.accounts import ConsumeStats
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.consumer_groups import Groups
 from pocketmq.broker.offsets import Offsets
@@ -111,7 +111,7 @@ def test_a_reset_of_offsets_that_was_answered_has_its_group_and_its_offsets(
     offsets = Offsets(StateFile(disk, str(home), "consumerOffset.json"), Hand())
     groups.kept.start(saver, flusher, lambda function: function())
     offsets.start(saver, lambda function: function())
-    told = SimpleNamespace(accounts=Accounts())
+    told = SimpleNamespace(accounts=ConsumeStats())
     service = BrokerService(BrokerConfig(), None, None, groups, offsets, told, None)  # type: ignore[arg-type]
     calls: dict[str, FakeCall] = {}
     answered: list[str] = []

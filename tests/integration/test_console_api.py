@@ -19,7 +19,7 @@ from pocketmq.broker.replication.in_sync import ReplicaSettings
 from pocketmq.broker.replication.replica_metrics import (
     Behind,
     CellChanges,
-    ReplicaLook,
+    ReplicaStatus,
     replica_figures,
 )
 from pocketmq.client import Message, Producer, PullConsumer
@@ -564,7 +564,7 @@ def _of_peer(api: ApiPeer, peer: str) -> list[dict[str, Any]]:
 
 def test_a_replica_is_told_by_its_figures_with_the_distance_of_the_others(api: ApiPeer) -> None:
     assert api.get("/api/overview")["replica"] == {}
-    look = ReplicaLook(
+    look = ReplicaStatus(
         settings=ReplicaSettings(
             replica_id=2, cluster="c", set_name="orders", address="a:1", file_size=1
         ),

@@ -15,7 +15,7 @@ import pytest
 
 from pocketmq.client import Message, Producer, PullConsumer
 from pocketmq.proto.rpc import serve
-from pocketmq.proto.rpc.pages import PageRequest, Shown
+from pocketmq.proto.rpc.pages import HttpResponse, PageRequest
 from pocketmq.proto.tls import Trust
 from pocketmq.tools.broker_caller import BrokerList
 from pocketmq.tools.console.auth import TOKEN
@@ -52,7 +52,9 @@ class Asked:
     def __init__(self, site: BrokersSite) -> None:
         self._site = site
 
-    async def shown(self, method: str, target: str, body: Any = None, **headers: str) -> Shown:
+    async def shown(
+        self, method: str, target: str, body: Any = None, **headers: str
+    ) -> HttpResponse:
         names = {name.replace("_", "-"): value for name, value in headers.items()}
         data = b"" if body is None else json.dumps(body).encode()
         return await self._site(

@@ -15,9 +15,9 @@ from pocketmq.proto.rpc.pages import (
     BODIES_OF_HOST,
     BODY_BYTES_MAX,
     PAGES_MAX,
+    HttpResponse,
     Page,
     PageRequest,
-    Shown,
 )
 
 POST = b"POST /api/x?a=1&b=%20c HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello"
@@ -102,8 +102,10 @@ async def answer(reader: asyncio.StreamReader) -> tuple[str, bytes]:
     return head, await reader.readexactly(size)
 
 
-async def says(asked: PageRequest) -> Shown:
-    return Shown(200, "text/plain", f"{asked.method} {asked.path} {len(asked.body)}".encode())
+async def says(asked: PageRequest) -> HttpResponse:
+    return HttpResponse(
+        200, "text/plain", f"{asked.method} {asked.path} {len(asked.body)}".encode()
+    )
 
 
 async def test_several_requests_are_answered_in_their_order_on_one_connection() -> None:
@@ -152,9 +154,9 @@ LARGE = 1024 * 1024
 async def test_who_reads_nothing_gets_no_further_answers_until_it_does() -> None:
     made: list[str] = []
 
-    async def page(asked: PageRequest) -> Shown:
+    async def page(asked: PageRequest) -> HttpResponse:
         made.append(asked.path)
-        return Shown(200, "text/plain", bytes(LARGE if asked.path == "/large" else 1))
+        return HttpResponse(200, "text/plain", bytes(LARGE if asked.path == "/large" else 1))
 
     async with connected(page, 2) as [(reader, writer), (other, asks)]:
         writer.write(GET.replace(b"/y", b"/large") * 60)
@@ -169,11 +171,13 @@ async def test_who_reads_nothing_gets_no_further_answers_until_it_does() -> None
 async def test_what_comes_while_an_answer_is_made_waits_for_its_turn() -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
-    async def page(asked: PageRequest) -> Shown:
+    async def page(asked: PageRequest) -> HttpResponse:
         if asked.path == "/slow":
             begun.set()
             await go.wait()
-        return Shown(200, "text/plain", asked.path.encode() * (LARGE if asked.path == "/l" else 1))
+        return HttpResponse(
+            200, "text/plain", asked.path.encode() * (LARGE if asked.path == "/l" else 1)
+        )
 
     async with connected(page, 2) as [(reader, writer), (other, asks)]:
         writer.write(GET.replace(b"/y", b"/l") * 9 + GET.replace(b"/y", b"/slow"))
@@ -191,9 +195,9 @@ async def test_what_comes_while_an_answer_is_made_waits_for_its_turn() -> None:
 async def test_pages_that_are_made_at_once_are_bounded() -> None:
     go = asyncio.Event()
 
-    async def page(asked: PageRequest) -> Shown:
+    async def page(asked: PageRequest) -> HttpResponse:
         await go.wait()
-        return Shown(200, "text/plain", b"late")
+        return HttpResponse(200, "text/plain", b"late")
 
     async with connected(page, PAGES_MAX + 1) as pairs:
         for _, writer in pairs:
@@ -216,8 +220,8 @@ async def test_events_are_told_as_they_come_and_end_with_who_listens() -> None:
         finally:
             ended.set()
 
-    async def page(asked: PageRequest) -> Shown:
-        return Shown(200, "text/event-stream", b"", events=events())
+    async def page(asked: PageRequest) -> HttpResponse:
+        return HttpResponse(200, "text/event-stream", b"", events=events())
 
     async with connected(page) as [(reader, writer)]:
         writer.write(GET)

@@ -13,8 +13,8 @@ from pocketmq.client.consuming.commits import Commits, RegularCommits
 from pocketmq.client.consuming.held_queue import HeldQueue
 from pocketmq.client.consuming.parts import ConsumerParts
 from pocketmq.client.consuming.queue_reader import QueueReader
-from pocketmq.client.consuming.queue_supply import Supply
-from pocketmq.client.consuming.sharing import Sharing
+from pocketmq.client.consuming.queue_supply import QueueSupply
+from pocketmq.client.consuming.sharing import GroupAssignment
 from pocketmq.client.received_message import FetchedRun
 from pocketmq.client.session import Session
 from pocketmq.proto.errors import PocketMQError
@@ -98,9 +98,9 @@ class CoreMember:
         )
         session = Session(config, client.connections(), client.machine.clock, client.random)
         self._parts = ConsumerParts(GROUP, config, session)
-        self._sharing = Sharing({TOPIC: pb.Filter()}, self, self._parts, "pull")
+        self._sharing = GroupAssignment({TOPIC: pb.Filter()}, self, self._parts, "pull")
         self._commits = Commits(self._parts, self._sharing)
-        self._supply = Supply(self._sharing, self._commits)
+        self._supply = QueueSupply(self._sharing, self._commits)
         self._readers: dict[Queue, QueueReader] = {}
         self._finished: dict[Queue, int] = {}
         self._backlog: deque[tuple[Queue, FetchedRun, int, int]] = deque()

@@ -30,7 +30,7 @@ from pocketmq.broker.replication.device import ReplicaDevice
 from pocketmq.broker.replication.in_sync import ReplicaSettings
 from pocketmq.broker.replication.mastership import Mastership
 from pocketmq.broker.replication.node import ReplicaNode
-from pocketmq.broker.replication.registry import Cell, LiveNode, Registry, VersionedCell
+from pocketmq.broker.replication.registry import LiveNode, Registry, ReplicaSetState, VersionedCell
 from pocketmq.broker.replication.replica_state import ReplicaRole
 from pocketmq.broker.replication.running import ReplicaParts
 from pocketmq.proto.errors import (
@@ -175,7 +175,7 @@ class _Session(MemoryRegistry):
         await self._travel()
         return await super().live()
 
-    async def compare_and_set(self, cell: Cell, version: int) -> int:
+    async def compare_and_set(self, cell: ReplicaSetState, version: int) -> int:
         await self._travel()
         return await super().compare_and_set(cell, version)
 
@@ -452,7 +452,7 @@ class World:
         self._buried: set[asyncio.Task[None]] = set()
         self.members = [Member(self, number) for number in range(1, count + 1)]
         self.ensemble.create(
-            Cell(
+            ReplicaSetState(
                 epoch=0,
                 master=0,
                 in_sync=frozenset(one.id for one in self.members),

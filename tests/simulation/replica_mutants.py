@@ -16,7 +16,7 @@ from pocketmq.broker.replication import frames, replica as replica_module
 from pocketmq.broker.replication.in_sync import InSync
 from pocketmq.broker.replication.log_epochs import Epochs
 from pocketmq.broker.replication.mark import SetMark
-from pocketmq.broker.replication.registry import Cell
+from pocketmq.broker.replication.registry import ReplicaSetState
 from pocketmq.broker.replication.replica import ReplicaCore
 from pocketmq.broker.replication.replica_state import ReplicaRole, Upstream
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -29,7 +29,7 @@ _Patches = list[tuple[object, str, object]]
 def _elects_anybody() -> _Patches:
     """1: A replica that is not in the set stands."""
 
-    def may_be_candidate(self: ReplicaCore, cell: Cell) -> bool:
+    def may_be_candidate(self: ReplicaCore, cell: ReplicaSetState) -> bool:
         return self.has_session and self._me in self.live and not self._set and not self._cutting
 
     return [(ReplicaCore, "may_be_candidate", may_be_candidate)]

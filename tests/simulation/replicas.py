@@ -29,7 +29,7 @@ from typing import Any, Final
 from pocketmq.broker.replication import effects
 from pocketmq.broker.replication.in_sync import ReplicaSettings
 from pocketmq.broker.replication.log_epochs import Epochs
-from pocketmq.broker.replication.registry import Cell, EndMark, VersionedEndMark
+from pocketmq.broker.replication.registry import EndMark, ReplicaSetState, VersionedEndMark
 from pocketmq.broker.replication.replica import ReplicaCore
 from pocketmq.broker.replication.replica_state import ReplicaRole, ReplicaState
 from pocketmq.proto.errors import MasterFenced, NotEnoughReplicas
@@ -194,7 +194,7 @@ class Node:
         walk = self._walk
         match effect:
             case (
-                effects.KeepState()
+                effects.PersistState()
                 | effects.KeepEpochs()
                 | effects.AppendRaw()
                 | effects.CutLog()
@@ -202,7 +202,7 @@ class Node:
             ):
                 self._do_on_device(effect)
             case (
-                effects.Follow() | effects.SendFrame() | effects.StreamFrom() | effects.CloseLink()
+                effects.Follow() | effects.SendFrame() | effects.SendLogFrom() | effects.CloseLink()
             ):
                 self._do_on_links(effect)
             case (
@@ -227,7 +227,7 @@ class Node:
 
     def _do_on_device(
         self,
-        effect: effects.KeepState
+        effect: effects.PersistState
         | effects.KeepEpochs
         | effects.AppendRaw
         | effects.CutLog
@@ -235,7 +235,7 @@ class Node:
     ) -> None:
         self._walk.may_kill()
         match effect:
-            case effects.KeepState(epoch_seen, unclean):
+            case effects.PersistState(epoch_seen, unclean):
                 self.epoch_seen, self.unclean = epoch_seen, unclean
             case effects.KeepEpochs(epochs):
                 self.epochs = epochs
@@ -249,14 +249,14 @@ class Node:
         self._walk.may_kill()
 
     def _do_on_links(
-        self, effect: effects.Follow | effects.SendFrame | effects.StreamFrom | effects.CloseLink
+        self, effect: effects.Follow | effects.SendFrame | effects.SendLogFrom | effects.CloseLink
     ) -> None:
         match effect:
             case effects.Follow(master, _):
                 self._walk.dial(self, master)
             case effects.SendFrame(link, frame):
                 self._walk.send(self.id, link, frame)
-            case effects.StreamFrom(link, offset):
+            case effects.SendLogFrom(link, offset):
                 self.streams[link] = offset
             case effects.CloseLink(link, _):
                 self.streams.pop(link, None)
@@ -303,7 +303,7 @@ class Walk:
         self._later: list[Callable[[], None]] = []
         self._mending = False
         replicas = range(1, plan.replicas + 1)
-        cell = Cell(
+        cell = ReplicaSetState(
             epoch=0,
             master=0,
             in_sync=frozenset(replicas),

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.groups.leases import QueueLeases
+from pocketmq.broker.groups.leases import LeaseService
 from pocketmq.client import AsyncProducer, AsyncPullConsumer, Message
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -223,13 +223,13 @@ def test_who_polls_renews_its_leases_by_fetching_and_who_pauses_by_asking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[pb.LeaseRequest] = []
-    lease = QueueLeases.lease
+    lease = LeaseService.lease
 
-    def noted(leases: QueueLeases, request: pb.LeaseRequest, call: Call) -> pb.LeaseReply | Later:
+    def noted(leases: LeaseService, request: pb.LeaseRequest, call: Call) -> pb.LeaseReply | Later:
         requests.append(request)
         return lease(leases, request, call)
 
-    monkeypatch.setattr(QueueLeases, "lease", noted)
+    monkeypatch.setattr(LeaseService, "lease", noted)
 
     async def scenario() -> None:
         async with cluster_of(tmp_path, seed=16) as cluster:

@@ -14,7 +14,7 @@ from pocketmq.proto import run as runs
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.record import encode_run
 from pocketmq.proto.record_run import RunColumns
-from pocketmq.proto.run import FEW_MAX, Alike, Run, check_run, stamp
+from pocketmq.proto.run import FEW_MAX, Run, UniformRecords, check_run, stamp
 from pocketmq.store.message_keys import keys_of, keys_of_alike
 
 from ..runs import BORN, Hand, open_store
@@ -60,7 +60,7 @@ def by_columns(data: bytes, sizes: Sequence[int], topic: str = "T", queue: int =
         return run
 
 
-def alike_of(run: Run) -> Alike:
+def alike_of(run: Run) -> UniformRecords:
     assert run.alike is not None
     return run.alike
 

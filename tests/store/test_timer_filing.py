@@ -17,7 +17,7 @@ from pocketmq.store.format.timer_log import RECORD_SIZE
 from pocketmq.store.format.timer_wheel import SLOTS
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.timers.entry import Filing, TimerBatch
+from pocketmq.store.timers.entry import TimerAppend, TimerBatch
 
 from ..recorded import expected, recorded_store, settings as recorded_settings
 from ..runs import Hand
@@ -208,5 +208,5 @@ def test_a_slot_that_the_wheel_has_no_place_for_must_wait(tmp_path: Path) -> Non
 
 
 def test_a_filing_knows_no_clock() -> None:
-    filing = Filing(1000, 60, NOW)
+    filing = TimerAppend(1000, 60, NOW)
     assert filing.slot_of(NOW + 60_000, NOW) == (NOW + 30_000, 2)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.replication.registry import Cell, LiveNode, Registry
+from pocketmq.broker.replication.registry import LiveNode, Registry, ReplicaSetState
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import ConfigError
 from pocketmq.store.os_disk import OsDisk
@@ -47,7 +47,9 @@ async def test_a_replica_whose_id_is_taken_does_not_start(
     (port,) = free_ports(1)
     listen = f"127.0.0.1:{port}"
     ensemble, clock = Ensemble(), SystemClock()
-    ensemble.create(Cell(epoch=0, master=0, in_sync=frozenset({1}), replicas={1: listen}))
+    ensemble.create(
+        ReplicaSetState(epoch=0, master=0, in_sync=frozenset({1}), replicas={1: listen})
+    )
     twin = ensemble.open()
 
     class Taken(MemoryRegistry):

@@ -120,7 +120,7 @@ class BenchSet:
         return self._folder / f"{replica}"
 
     async def _create(self) -> None:
-        from ...broker.replication.registry import Cell
+        from ...broker.replication.registry import ReplicaSetState
         from ...broker.replication.zookeeper import ZooKeeperRegistry
 
         registry = await ZooKeeperRegistry.open(
@@ -129,7 +129,7 @@ class BenchSet:
         try:
             addresses = {replica: self.address(replica) for replica in self.ids}
             await registry.create(
-                Cell(epoch=0, master=0, in_sync=frozenset(addresses), replicas=addresses)
+                ReplicaSetState(epoch=0, master=0, in_sync=frozenset(addresses), replicas=addresses)
             )
         finally:
             await registry.close()

@@ -14,8 +14,8 @@ from importlib.resources import files
 from typing import Any, Final, TypeAlias
 
 from ...proto.errors import Overloaded, PocketMQError
-from ...proto.rpc.pages import READING, PageRequest, Shown
-from .auth import Visitor
+from ...proto.rpc.pages import READING, HttpResponse, PageRequest
+from .auth import ConsoleSession
 
 #: Links at the top of each page: path and text.
 Navigation: TypeAlias = Sequence[tuple[str, str]]
@@ -74,10 +74,10 @@ def page_shown(
     title: str,
     asked: PageRequest,
     *,
-    visitor: Visitor | None = None,
+    visitor: ConsoleSession | None = None,
     navigation: Navigation = NAVIGATION,
     **data: Any,
-) -> Shown:
+) -> HttpResponse:
     """Return the page TITLE, made of TEMPLATE and DATA for VISITOR, with links of NAVIGATION."""
     from .render import render  # Jinja2 is imported with the first page, not with the broker.
 
@@ -85,12 +85,12 @@ def page_shown(
     links = navigation if visitor or here != "/sign-in" else ()
     data |= {"title": title, "here": here, "links": links, "visitor": visitor}
     text = render(template, {"server": None, **data})
-    return Shown(status, "text/html; charset=utf-8", text.encode(errors="replace"))
+    return HttpResponse(status, "text/html; charset=utf-8", text.encode(errors="replace"))
 
 
 def failed(
     asked: PageRequest, status: int, name: str, words: str, navigation: Navigation = NAVIGATION
-) -> Shown:
+) -> HttpResponse:
     """Return an error answer with STATUS and text WORDS: a page, or under /api/ JSON with the error NAME."""
     if "api" in asked.parts:
         return json_shown(status, {"error": name, "message": words})
@@ -103,20 +103,20 @@ def status_of(error: PocketMQError) -> int:
     return _STATUSES.get(error.status, 500)
 
 
-def file_shown(asked: PageRequest) -> Shown | None:
+def file_shown(asked: PageRequest) -> HttpResponse | None:
     """Return the static file that ASKED names; None: it names none."""
     file = _FILES.get(asked.path)
     if file is None or asked.method not in READING:
         return None
     name, kind = file
     folder = files(__name__.rpartition(".")[0])
-    return Shown(200, kind, folder.joinpath("static", name).read_bytes())
+    return HttpResponse(200, kind, folder.joinpath("static", name).read_bytes())
 
 
-def json_shown(status: int, document: Any) -> Shown:
+def json_shown(status: int, document: Any) -> HttpResponse:
     """Return the answer with STATUS and DOCUMENT."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    return Shown(status, "application/json", text.encode(errors="replace") + b"\n")
+    return HttpResponse(status, "application/json", text.encode(errors="replace") + b"\n")
 
 
 class EventListeners:
@@ -125,7 +125,7 @@ class EventListeners:
     def __init__(self) -> None:
         self._count = 0
 
-    def stream(self, changes: AsyncGenerator[bytes, None]) -> Shown:
+    def stream(self, changes: AsyncGenerator[bytes, None]) -> HttpResponse:
         """Return an answer that sends the events CHANGES. Raises Overloaded."""
         if self._count >= LISTENERS_MAX:
             raise Overloaded(
@@ -133,7 +133,7 @@ class EventListeners:
                 field="listeners",
                 limit=LISTENERS_MAX,
             )
-        return Shown(200, "text/event-stream", b"", events=self._counted(changes))
+        return HttpResponse(200, "text/event-stream", b"", events=self._counted(changes))
 
     async def _counted(self, changes: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
         self._count += 1

@@ -47,7 +47,7 @@ from ...proto.access.users import Users
 from ...proto.clock import SystemClock
 from ...proto.filters.sql_evaluation import compiled
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.rpc.pages import READING, PageRequest, Shown
+from ...proto.rpc.pages import READING, HttpResponse, PageRequest
 from ...proto.time_text import check_unix_ms
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from ...store.message_store import MessageStore
@@ -60,7 +60,7 @@ from ..output import message_document
 from ..topic import queue_document, topic_document
 from ..why.stores import WhyAsked, histories_in
 from .answers import EventListeners
-from .auth import Door, Visitor
+from .auth import ConsoleSession, Door
 from .local import CALLER, LocalConnection, LocalConnections
 from .rates import Rates
 from .visible_history import visible_history
@@ -151,8 +151,8 @@ class Api:
         self._lags: dict[tuple[Users | None, str, str], tuple[Lags, float]] = {}
 
     async def answer(
-        self, asked: PageRequest, visitor: Visitor, routes: Iterable[ApiRoute]
-    ) -> Document | Shown:
+        self, asked: PageRequest, visitor: ConsoleSession, routes: Iterable[ApiRoute]
+    ) -> Document | HttpResponse:
         """Return the answer of one of ROUTES to ASKED, a request of VISITOR under /api/."""
         if asked.path == "/api/session" and asked.method in READING:
             return {"token": visitor.token, "user": visitor.user or None}
@@ -689,7 +689,7 @@ class Api:
         found = list(reply.connections)
         return found[0] if found and found[0].id == number else None
 
-    async def _changes(self, visitor: Visitor) -> AsyncGenerator[bytes, None]:
+    async def _changes(self, visitor: ConsoleSession) -> AsyncGenerator[bytes, None]:
         """Yield events when messages are stored, and at an interval, while VISITOR is authenticated."""
         before, ticks = -1, 0
         while self._door.is_in(visitor):

@@ -103,7 +103,7 @@ class NotSignedIn(NotAuthenticated):
     """The request has no credentials and no session."""
 
 
-class Visitor(NamedTuple):
+class ConsoleSession(NamedTuple):
     """The sender of a request. CALLER is for the guard; USER is "" if there are no users; changes need TOKEN."""
 
     caller: HttpCaller
@@ -139,7 +139,7 @@ class Door:
         self._wrong: Counter[str] = Counter()
         self._minute = -1
 
-    def admit(self, asked: PageRequest) -> Visitor:
+    def admit(self, asked: PageRequest) -> ConsoleSession:
         """Return the sender. Raises NotAllowed, NotSignedIn, NotAuthenticated, Overloaded."""
         self.check_site(asked)
         visitor = self._visitor(asked)
@@ -151,7 +151,7 @@ class Door:
                 )
         return visitor
 
-    def is_in(self, visitor: Visitor) -> bool:
+    def is_in(self, visitor: ConsoleSession) -> bool:
         """Is VISITOR still authenticated?"""
         if self.guard is None:
             return True
@@ -206,19 +206,19 @@ class Door:
                 return
         raise NotAllowed(_NOT_OWN.format(host[:100]))
 
-    def _visitor(self, asked: PageRequest) -> Visitor:
+    def _visitor(self, asked: PageRequest) -> ConsoleSession:
         caller = HttpCaller(asked.peer, asked.secure)
         if self.guard is None:
-            return Visitor(caller, self.token)
+            return ConsoleSession(caller, self.token)
         shown = asked.headers.get("authorization")
         if shown is not None:
             user = self._known(asked, *_basic(shown))
-            return Visitor(self._signing(caller, user), self._token_of(user.name), user.name)
+            return ConsoleSession(self._signing(caller, user), self._token_of(user.name), user.name)
         key = _key(_cookie(asked))
         session = self._sessions.get(key)
         if session is not None:
             now_s = self._now_s()
-            visitor = Visitor(
+            visitor = ConsoleSession(
                 caller._replace(metadata=session.metadata), session.token, session.user, key
             )
             if not session.is_over(now_s) and self.is_in(visitor):
@@ -282,7 +282,7 @@ class Door:
         self._audit("signed in to the console", asked, user.name)
         return _cookie_line(asked, text, LIFE_S), form.get("to", "/")
 
-    def sign_out(self, asked: PageRequest, visitor: Visitor) -> str:
+    def sign_out(self, asked: PageRequest, visitor: ConsoleSession) -> str:
         """End the session of VISITOR; return a cookie that removes the old one."""
         if self._sessions.pop(visitor.session, None) is not None:
             self._audit("signed out of the console", asked, visitor.user)
@@ -296,7 +296,7 @@ class Door:
         if full is own or len(full) >= SESSIONS_MAX:
             del self._sessions[min(full, key=lambda key: self._sessions[key].used_s)]
 
-    def changed(self, asked: PageRequest, visitor: Visitor, status: int) -> None:
+    def changed(self, asked: PageRequest, visitor: ConsoleSession, status: int) -> None:
         """Write a change by VISITOR, and the STATUS of the answer, to the audit log."""
         self._audit("console", asked, visitor.user, action=asked.path, status=status)
 

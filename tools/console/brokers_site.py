@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 
 from ...proto.errors import PocketMQError, ServiceNotFound
 from ...proto.rpc import serve
-from ...proto.rpc.pages import READING, PageRequest, Shown
+from ...proto.rpc.pages import READING, HttpResponse, PageRequest
 from ...proto.tls import Trust
 from ..broker_caller import BrokerCaller, BrokerList
 from . import answers
@@ -69,7 +69,7 @@ class BrokersSite:
         self._door = Door(None, lambda: asyncio.get_running_loop().time())
         self._listeners = answers.EventListeners()
 
-    async def __call__(self, asked: PageRequest) -> Shown:
+    async def __call__(self, asked: PageRequest) -> HttpResponse:
         """Return the answer to ASKED."""
         try:
             shown = await self._shown(asked)
@@ -83,12 +83,12 @@ class BrokersSite:
             shown = answers.failed(asked, 500, "Internal", words, _NAVIGATION)
         return shown._replace(headers=(*answers.POLICY, *shown.headers))
 
-    async def _shown(self, asked: PageRequest) -> Shown:
+    async def _shown(self, asked: PageRequest) -> HttpResponse:
         place, *names = asked.parts
         if place == "brokers" and names:
             self._door.check_site(asked)  # The broker checks the token, which it has made.
             if len(names) == 1:
-                return Shown(303, "text/plain", b"", (("location", f"{asked.path}/"),))
+                return HttpResponse(303, "text/plain", b"", (("location", f"{asked.path}/"),))
             return await self._forward(asked, names[0])
         visitor = self._door.admit(asked)
         if (file := answers.file_shown(asked)) is not None and place != "api":
@@ -181,7 +181,7 @@ class BrokersSite:
         rows = zip(brokers, said, strict=True)
         return {"brokers": [{"broker": name, "error": error} for name, error in rows]}
 
-    async def _forward(self, asked: PageRequest, name: str) -> Shown:
+    async def _forward(self, asked: PageRequest, name: str) -> HttpResponse:
         """Forward ASKED, whose path is below the name of broker NAME."""
         brokers = await self._brokers.addresses()
         if name not in brokers:
@@ -193,11 +193,11 @@ class BrokersSite:
         answer = await self._caller.ask(brokers[name], asked.method, target, headers, asked.body)
         kind = answer.headers.get("content-type", "application/octet-stream")
         if kind.startswith("text/event-stream"):
-            return Shown(answer.status, kind, b"", events=answer.events())
+            return HttpResponse(answer.status, kind, b"", events=answer.events())
         body = await answer.body()
         if kind.startswith("text/html"):
             body = _LINK.sub(rb' \1="' + below.encode() + b"/", body)
-        return Shown(answer.status, kind, body)
+        return HttpResponse(answer.status, kind, body)
 
 
 async def _ticks() -> AsyncGenerator[bytes, None]:

@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
 from ...proto.errors import PocketMQError, ServiceNotFound
-from ...proto.rpc.pages import READING, PageRequest, Shown
+from ...proto.rpc.pages import READING, HttpResponse, PageRequest
 from . import answers
 from .api import Api, Document
-from .auth import Visitor
+from .auth import ConsoleSession
 from .message_pages import message_data, messages_data
 from .rates import SAMPLE_MS
 from .waiting import check, delayed, transactions, users
@@ -30,7 +30,7 @@ class _Page(NamedTuple):
     data: Callable[..., Awaitable[Document]]
 
 
-async def page(api: Api, asked: PageRequest, visitor: Visitor) -> Shown:
+async def page(api: Api, asked: PageRequest, visitor: ConsoleSession) -> HttpResponse:
     """Return the page for ASKED, a request of VISITOR."""
     if asked.method not in READING:
         raise ServiceNotFound(f"{asked.path[:200]} is a page: use GET")

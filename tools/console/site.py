@@ -16,9 +16,9 @@ from ...broker.broker import SiteParts
 from ...broker.metrics.page import PATH as METRICS
 from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.errors_wire import sentence_of
-from ...proto.rpc.pages import QUERY_FIELDS_MAX, READING, Page, PageRequest, Shown
+from ...proto.rpc.pages import QUERY_FIELDS_MAX, READING, HttpResponse, Page, PageRequest
 from . import answers
-from .auth import Door, NotSignedIn, Visitor
+from .auth import ConsoleSession, Door, NotSignedIn
 from .local import CALLER
 from .rates import SAMPLE_MS, Rates
 
@@ -46,7 +46,7 @@ class Site:
         parts.every(SAMPLE_MS, self._rates.sample)
         self._api: Api | None = None
 
-    async def __call__(self, asked: PageRequest) -> Shown:
+    async def __call__(self, asked: PageRequest) -> HttpResponse:
         """Return the answer to ASKED."""
         try:
             if asked.path == METRICS:
@@ -63,7 +63,7 @@ class Site:
             shown = answers.failed(asked, 500, "Internal", words)
         return shown._replace(headers=(*answers.POLICY, *shown.headers))
 
-    async def _answer(self, asked: PageRequest) -> Shown:
+    async def _answer(self, asked: PageRequest) -> HttpResponse:
         if self._parts.guard is not None:
             if asked.path == "/sign-in":
                 return self._sign_in(asked)
@@ -89,7 +89,7 @@ class Site:
             self._door.changed(asked, visitor, status)
         return shown
 
-    async def _shown(self, asked: PageRequest, visitor: Visitor) -> Shown:
+    async def _shown(self, asked: PageRequest, visitor: ConsoleSession) -> HttpResponse:
         file = answers.file_shown(asked)
         if file is not None:
             return file
@@ -104,9 +104,9 @@ class Site:
         from .actions import ROUTES
 
         answer = await self._api.answer(asked, visitor, ROUTES)
-        return answer if isinstance(answer, Shown) else answers.json_shown(200, answer)
+        return answer if isinstance(answer, HttpResponse) else answers.json_shown(200, answer)
 
-    def _sign_in(self, asked: PageRequest) -> Shown:
+    def _sign_in(self, asked: PageRequest) -> HttpResponse:
         if asked.method in READING:
             self._door.check_site(asked)  # Show no form for a secret that may not be sent this way.
             return _ask_user(asked, 200, to=asked.query.get("to", "/"))
@@ -117,25 +117,25 @@ class Site:
         return _go_to(to, cookie)
 
 
-def _ask_user(asked: PageRequest, status: int, *, to: str, error: str = "") -> Shown:
+def _ask_user(asked: PageRequest, status: int, *, to: str, error: str = "") -> HttpResponse:
     """Return the form to sign in, with the path TO go to afterwards, and the ERROR of the last try."""
     return answers.page_shown(status, "layout", "Sign in", asked, to=to, error=error)
 
 
-def _go_to(place: str, cookie: str) -> Shown:
+def _go_to(place: str, cookie: str) -> HttpResponse:
     to = place if _PLACE.fullmatch(place) else "/"
-    return Shown(303, "text/plain", b"", (("location", to), ("set-cookie", cookie)))
+    return HttpResponse(303, "text/plain", b"", (("location", to), ("set-cookie", cookie)))
 
 
-def _sign_in_first(asked: PageRequest, error: NotSignedIn) -> Shown:
+def _sign_in_first(asked: PageRequest, error: NotSignedIn) -> HttpResponse:
     """Redirect a browser to the form to sign in; return the error to a program."""
     if asked.parts[0] != "api" and asked.method in READING:
         to = f"/sign-in?to={quote(asked.target, safe='')}"
-        return Shown(303, "text/plain", b"", (("location", to),))
+        return HttpResponse(303, "text/plain", b"", (("location", to),))
     return _refused(asked, error)
 
 
-def _refused(asked: PageRequest, error: PocketMQError) -> Shown:
+def _refused(asked: PageRequest, error: PocketMQError) -> HttpResponse:
     status = answers.status_of(error)
     shown = answers.failed(asked, status, type(error).__name__, sentence_of(error))
     # Not for browsers, which would show a dialog of their own.

@@ -13,8 +13,8 @@ from ...proto.clock import SystemClock
 from ...store.open_files import allow_many_files
 from ..counted import counted
 from ..options import (
+    StoreCommand,
     StoreFolder,
-    TakesStores,
     broker_settings,
     broker_settings_option,
     json_option,
@@ -62,7 +62,7 @@ def compare(
     return Difference(queues, [] if topics else compare_tables(a.config, b.config))
 
 
-@click.command(cls=TakesStores)
+@click.command(cls=StoreCommand)
 @click.argument("a", type=StoreFolder())
 @click.argument("b", type=StoreFolder())
 @store_option

@@ -9,13 +9,13 @@ import click
 from ...proto.clock import SystemClock
 from ...store.file_sizes import settings_of
 from ...store.os_disk import OsDisk
-from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
+from ..options import StoreCommand, broker_settings, broker_settings_option, store_argument
 from ..output import print_json
 from .diagnosis import diagnose
 from .report import print_diagnosis
 
 
-@click.command(cls=TakesStores)
+@click.command(cls=StoreCommand)
 @store_argument
 @click.option(
     "--what-if",

@@ -11,13 +11,13 @@ from ...proto.clock import SystemClock
 from ...proto.time_text import format_instant
 from ..counted import counted
 from ..instants import past_instant_of
-from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
+from ..options import StoreCommand, broker_settings, broker_settings_option, store_argument
 from ..output import print_json
 from .cut import END_OF_TIME_MS
 from .forking import Forked, make_fork
 
 
-@click.command(cls=TakesStores)
+@click.command(cls=StoreCommand)
 @store_argument
 @click.option(
     "--at",

@@ -22,7 +22,7 @@ from ...proto.errors import StoreMismatch
 from ..hidden_names import HiddenNames
 from ..options import (
     OFFSET,
-    TakesStores,
+    StoreCommand,
     broker_name_option,
     broker_settings,
     broker_settings_option,
@@ -58,7 +58,7 @@ _WRONG = frozenset(
 )
 
 
-@click.command(cls=TakesStores)
+@click.command(cls=StoreCommand)
 @stores_argument
 @cluster_option
 @read_from_option("report the queues; they may be a moment behind")

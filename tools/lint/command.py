@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from ...broker.account import EVERY, Account, SkippedBy
+from ...broker.account import EVERY, QueueStats, SkippedBy
 from ...broker.accounts import AccountKey, accounts_in
 from ...client import Admin, GroupStatus
 from ...client.config import ReadFrom
@@ -48,7 +48,7 @@ _TYPE: Final = "message.type"
 _FOUND: Final = 1
 
 
-@click.command(cls=options.TakesStores)
+@click.command(cls=options.StoreCommand)
 @options.stores_argument
 @options.cluster_option
 @options.pattern_options
@@ -195,7 +195,7 @@ class _Asked:
                 yield from of_group(shape, broker)
 
     def _filters_of_store(
-        self, accounts: Mapping[AccountKey, Account], broker: str
+        self, accounts: Mapping[AccountKey, QueueStats], broker: str
     ) -> Iterator[Mistake]:
         uses: dict[tuple[str, str], list[FilterUse]] = defaultdict(list)
         for (group, topic, _), account in accounts.items():
@@ -213,7 +213,7 @@ class _Asked:
             yield from of_filters(group, topic, found, broker)
 
     def _messages_of_store(
-        self, store: OpenedStore, accounts: Mapping[AccountKey, Account]
+        self, store: OpenedStore, accounts: Mapping[AccountKey, QueueStats]
     ) -> Iterator[Mistake]:
         if not self.messages:
             return

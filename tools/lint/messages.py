@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from ...broker.account import EVERY, OTHERS, Account, Filtering
+from ...broker.account import EVERY, OTHERS, Filtering, QueueStats
 from ...broker.messages.filters import Mask, choice_of
 from ...proto.errors import InvalidFilter
 from ...proto.gen import pocketmq_v1_pb2 as pb
@@ -33,7 +33,7 @@ _TAGS_MAX: Final = 1_000
 def read_messages(
     store: JavaReading,
     place: tuple[str, int],
-    accounts: Sequence[Account | None],
+    accounts: Sequence[QueueStats | None],
     *,
     limit: int,
 ) -> QueueMessages:
@@ -82,7 +82,7 @@ def _note_unwanted(
             found.unwanted_tags[tag] = found.unwanted_tags.get(tag, 0) + 1
 
 
-def _skipped(account: Account, seen: Slices) -> Mask:
+def _skipped(account: QueueStats, seen: Slices) -> Mask:
     """Return which of the records that were SEEN the group of ACCOUNT reached, and skipped."""
     offsets = seen.queue_offsets
     found = np.zeros(len(seen), np.bool_)
@@ -139,8 +139,8 @@ def _record(store: JavaReading, entries: QueueEntries, row: int) -> bytes | None
 
 
 def accounts_by_queue(
-    accounts: Mapping[tuple[str, str, int], Account], readers: Mapping[str, set[str]]
-) -> dict[tuple[str, int], list[Account | None]]:
+    accounts: Mapping[tuple[str, str, int], QueueStats], readers: Mapping[str, set[str]]
+) -> dict[tuple[str, int], list[QueueStats | None]]:
     """Return of each queue with an account those of all groups that read its topic, as READERS says."""
     places = {(topic, queue) for _, topic, queue in accounts}
     return {

@@ -19,7 +19,7 @@ from .question import Question
 from .stored_messages import print_from_files
 
 
-@click.command(cls=options.TakesStores)
+@click.command(cls=options.StoreCommand)
 @options.stores_argument
 @click.option(
     "--key",

@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from ...broker.replication.registry import (
-    Cell,
+    ReplicaSetState,
 )
 from ...proto.errors import ConfigError, MetadataConflict
 from ..options import COUNT, json_option
@@ -63,7 +63,7 @@ def change(
             f"--remove {min(both)}: the replica has an address as well. Give only one."
         )
 
-    async def write() -> Cell:
+    async def write() -> ReplicaSetState:
         async with opened(zookeeper, cluster_name, config_file) as sets:
             registry = sets.registry(name)
             for _ in range(_TRIES):
@@ -89,7 +89,9 @@ def change(
         click.echo(f"{one}={address}")
 
 
-def _changed(cell: Cell, addresses: Mapping[int, str], removed: Sequence[int]) -> Cell:
+def _changed(
+    cell: ReplicaSetState, addresses: Mapping[int, str], removed: Sequence[int]
+) -> ReplicaSetState:
     """Return CELL with ADDRESSES, and without REMOVED. Raises ConfigError if one of these is needed."""
     for one in removed:
         if one not in cell.replicas:

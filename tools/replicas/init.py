@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from ...broker.replication.registry import (
-    Cell,
     EndMark,
+    ReplicaSetState,
     VersionedCell,
     VersionedEndMark,
 )
@@ -71,7 +71,7 @@ def init(
     if source is not None and source not in addresses:
         raise click.UsageError(f"--seed-from {source}: give the ID of one of the replicas.")
 
-    async def make() -> Cell:
+    async def make() -> ReplicaSetState:
         async with opened(zookeeper, cluster_name, config_file) as sets:
             registry = sets.registry(name)
             found = await registry.read()
@@ -112,7 +112,7 @@ def init(
 
 async def _write(
     registry: ZooKeeperRegistry,
-    cell: Cell,
+    cell: ReplicaSetState,
     found: VersionedCell | None,
     mark: VersionedEndMark | None,
 ) -> None:
@@ -125,7 +125,7 @@ async def _write(
         await registry.compare_and_set(cell, found.version)
 
 
-def _exists(name: str, cell: Cell) -> MetadataConflict:
+def _exists(name: str, cell: ReplicaSetState) -> MetadataConflict:
     return MetadataConflict(
         f"replica set {name!r} exists already, in epoch {cell.epoch}, with the replicas "
         f"{', '.join(map(str, sorted(cell.replicas)))}: see `pocketmq replicas status {name}`",
@@ -151,7 +151,7 @@ def _logs(
 
 def _first(
     addresses: Mapping[int, str], logs: Mapping[int, pb.ReplicaStatusReply], source: int | None
-) -> Cell:
+) -> ReplicaSetState:
     """Return the metadata of a set without a master. Raises ConfigError if --seed-from is required."""
     used = [one for one, said in logs.items() if said.epoch or said.end]
     if used and source is None:
@@ -161,7 +161,7 @@ def _first(
             field="--seed-from",
         )
     epoch = max((said.epoch for said in logs.values()), default=0)
-    return Cell(
+    return ReplicaSetState(
         epoch=epoch + 1 if epoch else 0,
         master=0,
         in_sync=frozenset(addresses) if source is None else frozenset({source}),

@@ -21,7 +21,7 @@ from typing import Final
 
 import click
 
-from ...broker.replication.registry import Cell
+from ...broker.replication.registry import ReplicaSetState
 from ...proto.errors import ConfigError, ConnectionLost, MetadataConflict
 from ..options import READY
 from ..server_process import STOP_S, ServerProcess, ServerProcesses
@@ -179,7 +179,7 @@ class Quickstart:
         addresses = self._places.addresses
         if found is None:
             await registry.create(
-                Cell(epoch=0, master=0, in_sync=frozenset(addresses), replicas=addresses)
+                ReplicaSetState(epoch=0, master=0, in_sync=frozenset(addresses), replicas=addresses)
             )
         elif found.cell.replicas != addresses:
             raise MetadataConflict(
@@ -214,7 +214,7 @@ class Quickstart:
         if self._own is not None:
             self._own.kill()
 
-    async def _led(self, sets: ReplicaSets) -> Cell:
+    async def _led(self, sets: ReplicaSets) -> ReplicaSetState:
         """Wait until there is a master; return the metadata that names it."""
         registry = sets.registry(self._name)
         try:
@@ -227,7 +227,7 @@ class Quickstart:
             ) from None
         return found.cell
 
-    def _announce(self, cell: Cell, replicas: list[ServerProcess]) -> None:
+    def _announce(self, cell: ReplicaSetState, replicas: list[ServerProcess]) -> None:
         click.echo(
             f"Try: pocketmq replicas status {self._name} --zookeeper {self._zookeeper}; "
             f"pocketmq send --nameserver {self._nameserver} Hello 'first message'"

@@ -14,7 +14,7 @@ import click
 
 from ... import __version__
 from ...broker.ports.certificates import replica_certificate
-from ...broker.replication.registry import Cell, EndMark, LiveNode
+from ...broker.replication.registry import EndMark, LiveNode, ReplicaSetState
 from ...broker.replication.registry_format import render_cell
 from ...broker.replication.zookeeper import ZooKeeperRegistry, ZooKeeperSession, set_names
 from ...broker.replication.zookeeper_access import OPEN_TO_ALL, ZooKeeperAccess
@@ -41,7 +41,7 @@ class ReplicaSet:
     cluster: str
     name: str
     #: None: there is no metadata, or `error` says why it cannot be parsed.
-    cell: Cell | None = None
+    cell: ReplicaSetState | None = None
     error: ConfigError | None = None
     live: Mapping[int, LiveNode] = field(default_factory=dict)
     #: End of the acknowledged records; None: ZooKeeper has no mark.
@@ -51,7 +51,7 @@ class ReplicaSet:
     #: Nodes in ZooKeeper that everyone can change although the command has an account.
     open_nodes: Sequence[str] = ()
 
-    def known(self) -> Cell:
+    def known(self) -> ReplicaSetState:
         """Return the metadata. Raises ConfigError if there is none."""
         if self.error is not None:
             raise self.error
@@ -188,7 +188,7 @@ def parse_replicas(name: str, words: Sequence[str]) -> dict[int, str]:
             raise click.UsageError(f"{word}: each replica has an id and an address of its own.")
         addresses[int(key)] = address
     try:
-        render_cell(Cell(epoch=0, master=0, in_sync=frozenset(), replicas=addresses))
+        render_cell(ReplicaSetState(epoch=0, master=0, in_sync=frozenset(), replicas=addresses))
     except ConfigError as error:
         raise click.UsageError(
             str(error).partition(";")[0].replace("the metadata to write", name)

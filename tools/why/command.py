@@ -18,7 +18,7 @@ from .. import terminal
 from ..lookup.search import LookupAnswer
 from ..options import (
     COUNT,
-    TakesStores,
+    StoreCommand,
     broker_settings,
     json_option,
     nameserver_option,
@@ -96,7 +96,7 @@ def _when(event: Mapping[str, Any]) -> str:
     return ("≤ " if event["time_is_bound"] else "  ") + instant(event["time"])
 
 
-@click.command(cls=TakesStores)
+@click.command(cls=StoreCommand)
 @click.argument("message")
 @stores_argument
 @click.option("--topic", metavar="TOPIC", help="Topic, if MESSAGE is a key.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...broker.account import Account
+from ...broker.account import QueueStats
 from ...broker.accounts import AccountKey
 from ..lookup.files import StoredRecord
 
@@ -82,7 +82,7 @@ class Evidence:
     timer_marks: Mapping[int, TimerMark] = field(default_factory=dict)
     outcomes: Mapping[tuple[int, int], StoredRecord] = field(default_factory=dict)
     pops: Mapping[Place, Sequence[PopMark]] = field(default_factory=dict)
-    accounts: Mapping[AccountKey, Account] = field(default_factory=dict)
+    accounts: Mapping[AccountKey, QueueStats] = field(default_factory=dict)
     log_begin: int = 0
     log_begin_ms: int | None = None
     log_changed_ms: int | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ...broker.account import Account, Filtering, members_text
+from ...broker.account import Filtering, QueueStats, members_text
 from ...proto import properties
 from ...proto.errors import InvalidFilter
 from ...proto.filters.expressions import parse_tags
@@ -200,7 +200,7 @@ class _Look:
         text = f"not yet read by {self._group}: its offset was {reading.committed:,} ({where})"
         return "not yet", f"{text} at {format_instant(reading.at_ms)}", None
 
-    def _accounted(self, account: Account) -> tuple[str, str, int | None] | None:
+    def _accounted(self, account: QueueStats) -> tuple[str, str, int | None] | None:
         """Return what ACCOUNT shows, except that the record was read; None: nothing else."""
         offset, group = self._record.queue_offset, self._group
         move = account.passed_by(offset)
@@ -226,7 +226,7 @@ class _Look:
             )
         return None
 
-    def _skipped(self, account: Account, name: Filtering) -> tuple[str, str, int | None]:
+    def _skipped(self, account: QueueStats, name: Filtering) -> tuple[str, str, int | None]:
         skipped = account.skipped.get(name)
         who = members_text(() if skipped is None else skipped.members)
         several = skipped is not None and len(skipped.members) > 1

@@ -18,13 +18,13 @@ from pocketmq.broker.account import (
     LOOKS_MAX,
     MOVES_MAX,
     OTHERS,
-    Account,
     Filtering,
     MovedBy,
-    QueueLook,
+    QueueStats,
+    ScanResult,
     filtering_of,
 )
-from pocketmq.broker.accounts import Accounts, StatisticsTable, statistics_table
+from pocketmq.broker.accounts import ConsumeStats, StatisticsTable, statistics_table
 from pocketmq.broker.kept_tables import KeptTables
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -40,14 +40,14 @@ A: Filtering = ("TAG", "a")
 B: Filtering = ("TAG", "b")
 
 
-def looked(begin: int, end: int, wanted: set[int]) -> QueueLook:
+def looked(begin: int, end: int, wanted: set[int]) -> ScanResult:
     """Return the look at the messages [BEGIN, END), of which WANTED are not stepped over."""
     inside = sorted(number for number in wanted if begin <= number < end)
-    return QueueLook(begin, end, np.array(inside, np.int64), end - begin - len(inside), 0)
+    return ScanResult(begin, end, np.array(inside, np.int64), end - begin - len(inside), 0)
 
 
 def look(
-    accounts: Accounts,
+    accounts: ConsumeStats,
     begin: int,
     end: int,
     wanted: set[int],
@@ -65,7 +65,7 @@ def look(
     st.sets(st.integers(0, 30)),
 )
 def test_each_message_is_counted_once(ranges: list[list[int]], wanted: set[int]) -> None:
-    accounts = Accounts()
+    accounts = ConsumeStats()
     up_to, counted = 0, set[int]()
 
     for begin, end in ranges:
@@ -111,7 +111,7 @@ class Model:
 def test_which_filter_looked_at_a_message_last_is_known(
     looks: list[tuple[list[int], Filtering]],
 ) -> None:
-    account, model = Account(), Model()
+    account, model = QueueStats(), Model()
 
     for (begin, end), filtering in looks:
         account.look(looked(begin, end, set()), filtering, "", 0)
@@ -134,7 +134,7 @@ def test_which_filter_looked_at_a_message_last_is_known(
     )
 )
 def test_the_size_follows_the_texts(steps: list[tuple[int, Filtering, str, str]]) -> None:
-    account = Account()
+    account = QueueStats()
     for begin, filtering, member, kind in steps:
         if kind == "move":
             account.move(MovedBy(0, member, None, begin))
@@ -142,11 +142,11 @@ def test_the_size_follows_the_texts(steps: list[tuple[int, Filtering, str, str]]
             account.look_at_all(begin, begin + 9)
         else:
             account.look(looked(begin, begin + 9, set()), filtering, member, begin)
-        assert account.size == Account.from_json(account.to_json()).size
+        assert account.size == QueueStats.from_json(account.to_json()).size
 
 
 def test_a_message_that_is_looked_at_again_after_a_move_back_is_told_by_the_later_filter() -> None:
-    account = Account()
+    account = QueueStats()
     account.look(looked(0, 10, {3}), A, "old", 1)
 
     account.move(MovedBy(2, "somebody", 10, 5))
@@ -157,7 +157,7 @@ def test_a_message_that_is_looked_at_again_after_a_move_back_is_told_by_the_late
 
 
 def test_moves_pass_messages_until_the_group_comes_to_them() -> None:
-    account = Account()
+    account = QueueStats()
     ahead, back = MovedBy(1, "w", 5, 10), MovedBy(2, "w", 10, 7)
     account.move(MovedBy(0, "w", None, 2))
     account.move(ahead)
@@ -171,7 +171,7 @@ def test_moves_pass_messages_until_the_group_comes_to_them() -> None:
 
 
 def test_an_account_has_bounds() -> None:
-    account = Account()
+    account = QueueStats()
     for number in range(50):
         filtering = filtering_of("TAG", f"t{number}" * 400)
         account.look(looked(number, number + 1, set()), filtering, f"m{number}", number)
@@ -184,11 +184,11 @@ def test_an_account_has_bounds() -> None:
     assert len(account.looks) <= LOOKS_MAX
     assert len(account.moves) == MOVES_MAX
     assert all(len(expression) <= 1_024 for _, expression in account.skipped)
-    assert Account.from_json(json.loads(json.dumps(account.to_json()))) == account
+    assert QueueStats.from_json(json.loads(json.dumps(account.to_json()))) == account
 
 
 def test_counts_are_told_by_group_topic_and_queue() -> None:
-    accounts = Accounts()
+    accounts = ConsumeStats()
     look(accounts, 0, 5, {1}, ("g", "T", 1))
     look(accounts, 0, 3, set(), ("g", "T", 0))
     look(accounts, 0, 3, {0, 1, 2}, ("g", "U", 0))
@@ -202,7 +202,7 @@ def test_counts_are_told_by_group_topic_and_queue() -> None:
 
 
 def test_who_holds_the_queue_is_told_where_the_look_does_not_say() -> None:
-    accounts = Accounts(holder=lambda group, topic, queue: f"{group}-{topic}-{queue}")
+    accounts = ConsumeStats(holder=lambda group, topic, queue: f"{group}-{topic}-{queue}")
 
     look(accounts, 0, 1, set(), member=None)
 
@@ -210,7 +210,7 @@ def test_who_holds_the_queue_is_told_where_the_look_does_not_say() -> None:
 
 
 def test_a_queue_that_begins_anew_is_counted_anew() -> None:
-    accounts = Accounts()
+    accounts = ConsumeStats()
     look(accounts, 0, 50, set())
 
     accounts.look(KEY, looked(0, 2, set()), queue_end=2, filtering=A, member="m")
@@ -218,7 +218,7 @@ def test_a_queue_that_begins_anew_is_counted_anew() -> None:
     assert accounts.of_group("g")[0].count == 52
 
 
-def fill(accounts: Accounts, numbers: range) -> None:
+def fill(accounts: ConsumeStats, numbers: range) -> None:
     """Let each queue of NUMBERS have as many and as long filters as it may."""
     for number in numbers:
         for begin in range(LOOKS_MAX):
@@ -229,7 +229,7 @@ def fill(accounts: Accounts, numbers: range) -> None:
 def test_accounts_are_bounded_by_their_size_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SIZE_MAX", 500_000)
     table = statistics_table()
-    accounts = Accounts(table=table)
+    accounts = ConsumeStats(table=table)
     fill(accounts, range(20))
 
     kept = [queue for (_, _, queue), _ in accounts.items()]
@@ -247,17 +247,17 @@ def test_accounts_of_a_store_that_are_too_large_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = statistics_table()
-    fill(Accounts(table=table), range(20))
+    fill(ConsumeStats(table=table), range(20))
     monkeypatch.setattr(module, "SIZE_MAX", 500_000)
 
-    kept = [queue for (_, _, queue), _ in Accounts(table=table).items()]
+    kept = [queue for (_, _, queue), _ in ConsumeStats(table=table).items()]
 
     assert kept == list(range(kept[0], 20))
     assert 5 < len(kept) < 15
 
 
 def test_beyond_the_bound_the_one_looked_at_longest_ago_is_forgotten() -> None:
-    accounts = Accounts(limit=2)
+    accounts = ConsumeStats(limit=2)
     for group in ("a", "b", "a", "c"):
         look(accounts, 0, 5, set(), (group, "T", 0))
 
@@ -304,7 +304,7 @@ class TestTable:
             store = open_store(whole)
             store.append(make_run("T", 0, [b"m"] * count))
             tables = KeptTables.open(store, VirtualClock())
-            accounts = Accounts(table=tables.statistics)
+            accounts = ConsumeStats(table=tables.statistics)
             if count == 6:
                 look(accounts, 0, 3, set())
                 look(accounts, 3, 10, set(), filtering=B)
@@ -321,7 +321,7 @@ class TestTable:
 
         store = open_store(cut)
         tables = KeptTables.open(store, VirtualClock())
-        accounts = Accounts(table=tables.statistics)
+        accounts = ConsumeStats(table=tables.statistics)
         tables.journal.close()
         store.close()
 
@@ -361,7 +361,7 @@ class TestTable:
             journal.tick()
             assert snapshots(tmp_path)
 
-        again = Accounts(table=reread(tmp_path), limit=3)
+        again = ConsumeStats(table=reread(tmp_path), limit=3)
         assert [queue for (_, _, queue), _ in again.items()] == [1, 2, 0]
         look(again, 0, 5, set(), ("h", "T", 0))
 
@@ -379,12 +379,12 @@ class TestTable:
         assert [one.queue for one in opened(tmp_path)[0].of_group("g")] == [1]
 
 
-def opened(store: Path, sizes: JournalSizes | None = None) -> tuple[Accounts, TableJournal]:
+def opened(store: Path, sizes: JournalSizes | None = None) -> tuple[ConsumeStats, TableJournal]:
     """Return the accounts that a process finds in STORE, and their journal."""
     table = statistics_table()
     journal = opened_journal(store, table, sizes=sizes)
     journal.start(lambda function: function())
-    return Accounts(lambda: 7, table), journal
+    return ConsumeStats(lambda: 7, table), journal
 
 
 def reread(store: Path) -> StatisticsTable:
@@ -398,7 +398,7 @@ def snapshots(store: Path) -> list[Path]:
 
 
 def test_what_is_told_names_filter_offsets_and_moves() -> None:
-    accounts = Accounts(lambda: 7)
+    accounts = ConsumeStats(lambda: 7)
     look(accounts, 2, 5, {3})
     accounts.move(KEY, "me", None, 9)
 

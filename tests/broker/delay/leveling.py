@@ -8,8 +8,8 @@ from typing import Any
 from pocketmq.broker.delay.deliveries import DelayedDeliveries
 from pocketmq.broker.delay.levels import LevelDeliveries
 from pocketmq.broker.delay.progress import LevelProgress
-from pocketmq.broker.delay_rules import DelayRules, route
-from pocketmq.broker.messages.appender import Appends
+from pocketmq.broker.delay_rules import DelayLimits, route
+from pocketmq.broker.messages.appender import Appender
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import PocketMQError
@@ -55,7 +55,7 @@ class Leveling:
         config = config or StoreConfig(path=str(path), **SMALL)
         self.store = MessageStore.open(config, disk=self.disk, now_ms=self.clock.unix_ms)
         self.timers = Timers(self.clock)
-        self.appends = Appends(self.store, self._note)
+        self.appends = Appender(self.store, self._note)
         self.file = StateFile(self.disk, config.path, "delayOffset.json")
         self.progress = LevelProgress(self.file, self.store, self.appends, self.clock.unix_ms)
         self.levels = LevelDeliveries(
@@ -67,7 +67,7 @@ class Leveling:
             self.progress,
             pause_ms=pause_ms,
         )
-        self.rules = DelayRules(config.delay_levels_ms, config.timer_precision_ms, 86_400_000)
+        self.rules = DelayLimits(config.delay_levels_ms, config.timer_precision_ms, 86_400_000)
         self.arrived: list[tuple[int, int, bytes]] = []
         self._seen = {queue: self.store.queue_bounds("T", queue)[1] for queue in (0, 1)}
 

@@ -16,7 +16,7 @@ from pocketmq.broker.delay.deliveries import (
     DelayedDeliveries,
     TimedStamps,
 )
-from pocketmq.broker.messages.appender import Appends
+from pocketmq.broker.messages.appender import Appender
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import SYS_BORN_V6, Host, Record, decode_record, encode_record
 from pocketmq.proto.record_run import RunColumns, parse_run, starts_of
@@ -61,7 +61,7 @@ def _stamps(count: int, *rolled: int, enqueued_ms: int = 1_700_000_000_000) -> T
 
 
 def _deliveries(store: MessageStore) -> DelayedDeliveries:
-    return DelayedDeliveries(Appends(store, lambda key: None))
+    return DelayedDeliveries(Appender(store, lambda key: None))
 
 
 def test_a_copy_of_a_level_keeps_everything_but_its_place(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_copy_of_a_level_keeps_everything_but_its_place(tmp_path: Path) -> Non
 def test_each_queue_gets_its_records_in_their_order_and_one_write_takes_all(tmp_path: Path) -> None:
     store = open_store(tmp_path, log_file_size_bytes=1 << 20)
     told: list[tuple[str, int]] = []
-    deliveries = DelayedDeliveries(Appends(store, told.append))
+    deliveries = DelayedDeliveries(Appender(store, told.append))
     records = [_timed(b"%d" % i, f"T{i % 3}", str(i % 2)) for i in range(60)]
 
     done = deliveries.deliver(*_parsed(records), _stamps(60))

@@ -14,8 +14,8 @@ from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.delay.deliveries import DelayedDeliveries
 from pocketmq.broker.delay.recalls import RECALL_TAG, Recalls
 from pocketmq.broker.delay.timed import TimedDeliveries
-from pocketmq.broker.delay_rules import DelayRules, route, timer_out_ms
-from pocketmq.broker.messages.appender import Appends
+from pocketmq.broker.delay_rules import DelayLimits, route, timer_out_ms
+from pocketmq.broker.messages.appender import Appender
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics
 from pocketmq.proto.clock import VirtualClock
@@ -69,7 +69,7 @@ class Rig:
             self.topics.create(TopicConfig(name=name, read_queues=1, write_queues=1), update=False)
         self.timers = Timers(self.clock)
         self.timers.start()
-        self.appends = Appends(self.store, lambda key: None)
+        self.appends = Appender(self.store, lambda key: None)
         self.timed = TimedDeliveries(
             self.store,
             self.timers,
@@ -80,7 +80,7 @@ class Rig:
         )
         self.timed.start()
         self.recalls = Recalls(broker, self.topics, self.store, self.appends, now_ms)
-        self.rules = DelayRules(config.delay_levels_ms, 1_000, broker.delay_max_ms)
+        self.rules = DelayLimits(config.delay_levels_ms, 1_000, broker.delay_max_ms)
 
     def send(self, message_id: str, topic: str = "T", **properties: str) -> int:
         """Send a message with MESSAGE_ID; return when it is due."""

@@ -14,7 +14,7 @@ from pocketmq.broker.delay.deliveries import DelayedDeliveries
 from pocketmq.broker.delay.progress import DeliveredNote
 from pocketmq.broker.delay.timed import TimedDeliveries
 from pocketmq.broker.kept_tables import KeptTables
-from pocketmq.broker.messages.appender import Appends
+from pocketmq.broker.messages.appender import Appender
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import StoreFull
@@ -60,7 +60,7 @@ class Delays:
         self.store = MessageStore.open(config, disk=disk or OsDisk(), now_ms=self.clock.unix_ms)
         self.timers = Timers(self.clock)
         self.timers.start()
-        self.appends = Appends(self.store, lambda key: self.on_append(key))
+        self.appends = Appender(self.store, lambda key: self.on_append(key))
         tables = KeptTables.open(self.store, self.timers)
         tables.journal.start(lambda function: function())
         self.note = DeliveredNote(self.store, tables.delivered)

@@ -8,9 +8,9 @@ from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.consumer_groups import Groups
-from pocketmq.broker.groups.fence import Fence
-from pocketmq.broker.groups.kept_leases import KeptLeases, lease_table
-from pocketmq.broker.groups.leases import QueueLeases
+from pocketmq.broker.groups.fence import LeaseGuard
+from pocketmq.broker.groups.kept_leases import LeaseStore, lease_table
+from pocketmq.broker.groups.leases import LeaseService
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics
@@ -78,9 +78,9 @@ class Desk:
         self.journal.open()
         self.journal.start(lambda function: function())
         self.timers.every(500, self.journal.tick)
-        self.kept = kept = KeptLeases(kept_as, self.timers, limit=lambda: settings_.leases_max)
-        self.fence = Fence(kept, lambda: settings_.lease_ms)
-        self.leases = QueueLeases(
+        self.kept = kept = LeaseStore(kept_as, self.timers, limit=lambda: settings_.leases_max)
+        self.fence = LeaseGuard(kept, lambda: settings_.lease_ms)
+        self.leases = LeaseService(
             settings_,
             self.topics,
             Groups(file("subscriptionGroup.json"), settings_, now_ms),

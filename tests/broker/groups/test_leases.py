@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pocketmq.broker.groups.lease_table import Asker, LeaseTable, QueueKey, WantedQueue
+from pocketmq.broker.groups.lease_table import LeaseTable, LeasingMember, QueueKey, QueueRequest
 from pocketmq.proto.errors import Overloaded
 
 NOW_MS = 1_000_000
@@ -33,8 +33,10 @@ def ask(
     instance_id: str = "",
 ) -> int:
     """Return the token that MEMBER_ID is granted, 0 if it is not."""
-    asker = Asker(group=group, member_id=member_id, instance_id=instance_id, lease_ms=LEASE_MS)
-    (lease,) = leases.ask(asker, [WantedQueue(key, token)], now_ms)
+    asker = LeasingMember(
+        group=group, member_id=member_id, instance_id=instance_id, lease_ms=LEASE_MS
+    )
+    (lease,) = leases.ask(asker, [QueueRequest(key, token)], now_ms)
     return lease.token if lease is not None else 0
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.messages.appender import Appends, synced
+from pocketmq.broker.messages.appender import Appender, synced
 from pocketmq.broker.messages.send import Sends, Waits
 from pocketmq.broker.producers.producers import Producers
 from pocketmq.broker.timing.timers import Timers
@@ -67,7 +67,7 @@ class Rig:
             prepare=prepare,
             check_room=self._check_room,
         )
-        appends = Appends(self.store, self.notified.append)
+        appends = Appender(self.store, self.notified.append)
         self.producers = Producers(
             self.store,
             self.clock,

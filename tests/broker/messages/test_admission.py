@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pocketmq.broker.messages.admission import Admitted, validate
+from pocketmq.broker.messages.admission import ValidatedBatch, validate
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.run import Run
 
 from ...runs import make_run
 
 
-def admitted(run: Run) -> Admitted:
+def admitted(run: Run) -> ValidatedBatch:
     return validate(bytes(run.records), run.columns.sizes.tolist(), run.topic, run.queue)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.events import BrokerEvents
-from pocketmq.broker.messages.appender import Appends
+from pocketmq.broker.messages.appender import Appender
 from pocketmq.proto.errors import PocketMQError, StoreFull
 
 from ...runs import bodies_of, make_run, open_store
@@ -17,7 +17,7 @@ def test_listeners_and_waiting_fetches_hear_once_of_each_queue(tmp_path: Path) -
     store = open_store(tmp_path)
     woken: list[tuple[str, int]] = []
     heard: list[str] = []
-    appends = Appends(store, woken.append)
+    appends = Appender(store, woken.append)
     appends.listen("A", 0, lambda: heard.append("A/0"))
     appends.listen("A", 0, lambda: heard.append("A/0 too"))
 
@@ -46,7 +46,7 @@ def test_a_listener_that_fails_keeps_no_other_from_hearing(
         raise StoreFull("no memory for a map")
 
     events = BrokerEvents(messages_stored=[fails, heard.append])
-    appends = Appends(store, fails, events=events)
+    appends = Appender(store, fails, events=events)
     appends.listen("A", 0, fails)
     appends.listen("A", 0, lambda: heard.append("A/0"))
 
@@ -60,7 +60,7 @@ def test_a_listener_that_fails_keeps_no_other_from_hearing(
 
 def test_with_asynchronous_flushing_safe_is_at_once(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    appends = Appends(store, lambda key: None)
+    appends = Appender(store, lambda key: None)
     told: list[PocketMQError | None] = []
 
     appends.when_safe(store.max_log_offset + 1, told.append)
@@ -71,7 +71,7 @@ def test_with_asynchronous_flushing_safe_is_at_once(tmp_path: Path) -> None:
 
 def test_with_synchronous_flushing_safe_is_on_the_device(tmp_path: Path) -> None:
     store = open_store(tmp_path, flush="sync")
-    appends = Appends(store, lambda key: None)
+    appends = Appender(store, lambda key: None)
     told: list[tuple[PocketMQError | None, int]] = []
     (outcome,) = appends.append([make_run("A", 0, [b"1"])])
     assert not isinstance(outcome, PocketMQError)

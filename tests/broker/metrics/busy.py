@@ -12,7 +12,7 @@ from pocketmq.broker.metrics.clients import GAUGES, HISTOGRAMS, ClientHistogram
 from pocketmq.broker.metrics.page import MetricsPage
 from pocketmq.broker.metrics.pocketmq_families import client_figures, figures
 from pocketmq.broker.metrics.rocketmq_families import RocketMQFigures
-from pocketmq.broker.pop.receives import Asked, Popped
+from pocketmq.broker.pop.receives import ReceiveRequest, ReceiveResult
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc.pages import PageRequest
 
@@ -41,9 +41,9 @@ def status_of(served: Served, **fields: Any) -> pb.BrokerStatusReply:
 def receive(served: Served, topic: str, count: int = 1, *, tag: str = "") -> list[str]:
     """Have GROUP receive up to COUNT messages of TOPIC, of those with TAG; return their handles."""
     wanted = pb.Filter(kind=pb.Filter.TAG, expression=tag) if tag else pb.Filter()
-    popped: list[Popped] = []
+    popped: list[ReceiveResult] = []
     served.parts.pops.receive(
-        Asked(
+        ReceiveRequest(
             group=GROUP,
             topic=topic,
             client_id="me",

@@ -19,7 +19,7 @@ from pocketmq.broker.replication.in_sync import ReplicaSettings
 from pocketmq.broker.replication.replica_metrics import (
     Behind,
     CellChanges,
-    ReplicaLook,
+    ReplicaStatus,
     replica_figures,
 )
 
@@ -50,7 +50,7 @@ def rings(alert: str, scrapes: Sequence[tuple[float, Page]], now_s: float) -> Ve
 
 def of_replicas(behind_s: float) -> Page:
     """Return a page of a master with a follower that has not caught up for BEHIND_S."""
-    look = ReplicaLook(
+    look = ReplicaStatus(
         settings=ReplicaSettings(
             cluster="C", set_name="orders", replica_id=1, address="127.0.0.1:1", file_size=1 << 20
         ),

@@ -13,7 +13,7 @@ from pocketmq.broker.consumer_groups import Groups
 from pocketmq.broker.events import BrokerEvents
 from pocketmq.broker.groups.retries import Retries
 from pocketmq.broker.kept_tables import KeptTables, folder_in
-from pocketmq.broker.messages.appender import Appends
+from pocketmq.broker.messages.appender import Appender
 from pocketmq.broker.messages.filters import Filters
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.pop.deliveries import (
@@ -23,13 +23,13 @@ from pocketmq.broker.pop.deliveries import (
     KeptDeliveries,
     PopKey,
 )
-from pocketmq.broker.pop.pops import Pops
+from pocketmq.broker.pop.pops import PopService
 from pocketmq.broker.pop.receives import (
-    Asked,
     PopLeases,
-    Popped,
     PoppedMessage,
     Receive,
+    ReceiveRequest,
+    ReceiveResult,
     serials_from,
 )
 from pocketmq.broker.pop.table import PopParts
@@ -96,7 +96,7 @@ class Popping:
         self.purgatory = Purgatory(self.timers, limit=lambda: self.config.fetches_waiting_max)
         self.filters = Filters(self.timers, self.clock)
         events = BrokerEvents()
-        self.appends = Appends(self.store, self.purgatory.notify, events=events)
+        self.appends = Appender(self.store, self.purgatory.notify, events=events)
         retries = Retries(
             self.store, self.topics, self.groups, self.appends, RULES, unix_ms, Random(1)
         )
@@ -113,7 +113,7 @@ class Popping:
             config=self.config,
         )
         self.accounts = parts.accounts
-        self.pops = Pops(
+        self.pops = PopService(
             self.config,
             self.topics,
             self.groups,
@@ -129,7 +129,7 @@ class Popping:
         self.ticks.start()
         self.pops.start()
         self.timers.start()
-        self.answers: list[Popped] = []
+        self.answers: list[ReceiveResult] = []
 
     async def stop(self, *, clean: bool = True) -> None:
         self.purgatory.complete_all()
@@ -188,7 +188,7 @@ class Popping:
 
     def ask(self, batch: int = 32, **fields: object) -> Receive | None:
         """Receive; the answer comes to `answers`."""
-        asked = Asked(
+        asked = ReceiveRequest(
             **{
                 "group": GROUP,
                 "topic": TOPIC,
@@ -206,7 +206,7 @@ class Popping:
         assert receive is not None
         return receive
 
-    def answer(self) -> Popped:
+    def answer(self) -> ReceiveResult:
         (answer,) = self.answers
         self.answers.clear()
         if answer.error is not None:
@@ -240,7 +240,7 @@ class Popping:
                 assert _entries(mine[key]) == _entries(found)
 
 
-def found_in(pops: Pops) -> dict[PopKey, FoundQueue]:
+def found_in(pops: PopService) -> dict[PopKey, FoundQueue]:
     """Return what a snapshot of POPS says."""
     rows: dict[PopKey, list[tuple[int, InFlight | int]]] = {}
     for key, offset, value in pops.rows():

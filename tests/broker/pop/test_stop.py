@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pocketmq.broker.broker import Broker, Network
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.pop.receives import Asked, Popped
+from pocketmq.broker.pop.receives import ReceiveRequest, ReceiveResult
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import StoreError
 from pocketmq.proto.rpc import Limits, MethodTable
@@ -73,8 +73,8 @@ async def test_offsets_are_saved_behind_the_dead_letters_that_they_rely_on(tmp_p
     parts.topics.create(TopicConfig(name="T", read_queues=1, write_queues=1), update=False)
     parts.groups.create(GroupConfig(name="g"), update=False)
     parts.appends.append_one(make_run("T", 0, [b"a"]))
-    answer: asyncio.Future[Popped] = asyncio.get_running_loop().create_future()
-    asked = Asked(group="g", topic="T", client_id="c", batch=1, invisible_ms=10_000)
+    answer: asyncio.Future[ReceiveResult] = asyncio.get_running_loop().create_future()
+    asked = ReceiveRequest(group="g", topic="T", client_id="c", batch=1, invisible_ms=10_000)
     parts.pops.receive(asked, answer.set_result)
     (popped,) = (await answer).deliveries
     parts.pops.forward_to_dead_letters("g", "T", popped.handle, "asked for")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.messages.filters import choice_of
-from pocketmq.broker.pop.receives import Popped, Receive
+from pocketmq.broker.pop.receives import Receive, ReceiveResult
 from pocketmq.proto.errors import Overloaded, PocketMQError, TopicNotFound
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
@@ -42,7 +42,7 @@ async def test_a_wait_ends_with_nothing(broker: Popping) -> None:
 
     await broker.clock.advance(1)
 
-    assert broker.answer() == Popped()
+    assert broker.answer() == ReceiveResult()
     assert len(broker.purgatory) == 0
 
 

@@ -11,9 +11,9 @@ from enum import Enum, auto
 from typing import TypeVar
 
 from pocketmq.broker.replication.registry import (
-    Cell,
     EndMark,
     LiveNode,
+    ReplicaSetState,
     VersionedCell,
     VersionedEndMark,
 )
@@ -55,7 +55,7 @@ class Ensemble:
 
     def __init__(self) -> None:
         #: The cell of each version, as its bytes say.
-        self.history: list[Cell] = []
+        self.history: list[ReplicaSetState] = []
         #: The mark of each version.
         self.marks: list[EndMark] = []
         self._live: dict[int, tuple[int, LiveNode]] = {}
@@ -70,11 +70,11 @@ class Ensemble:
             return None
         return VersionedCell(self.history[version], version)
 
-    def create(self, cell: Cell) -> int | None:
+    def create(self, cell: ReplicaSetState) -> int | None:
         """Make the cell; None: there is one."""
         return self._append(cell) if not self.history else None
 
-    def compare_and_set(self, cell: Cell, version: int) -> int | None:
+    def compare_and_set(self, cell: ReplicaSetState, version: int) -> int | None:
         """Replace the cell of VERSION; return the new version, or None if it has another."""
         if not self.history or version != len(self.history) - 1:
             return None
@@ -132,7 +132,7 @@ class Ensemble:
     def watch(self, session: int, changed: Callable[[], None]) -> None:
         self._watchers[session] = changed
 
-    def _append(self, cell: Cell) -> int:
+    def _append(self, cell: ReplicaSetState) -> int:
         self.history.append(parse_cell(render_cell(cell), NODE))
         self._tell()
         return len(self.history) - 1
@@ -168,14 +168,14 @@ class MemoryRegistry:
         )
         return self._answer(fault, sent_ms, found)
 
-    async def create(self, cell: Cell) -> int:
+    async def create(self, cell: ReplicaSetState) -> int:
         fault, sent_ms = self._ask("create")
         version = self._answer(fault, sent_ms, self._ensemble.create(cell))
         if version is None:
             raise MetadataConflict(f"{NODE} is there already", node=NODE)
         return version
 
-    async def compare_and_set(self, cell: Cell, version: int) -> int:
+    async def compare_and_set(self, cell: ReplicaSetState, version: int) -> int:
         fault, sent_ms = self._ask("compare_and_set")
         new = self._answer(fault, sent_ms, self._ensemble.compare_and_set(cell, version))
         if new is None:

@@ -16,7 +16,7 @@ from pocketmq.broker.replication.in_sync import ReplicaSettings
 from pocketmq.broker.replication.links import FollowerLink
 from pocketmq.broker.replication.mastership import Mastership
 from pocketmq.broker.replication.node import ReplicaNode
-from pocketmq.broker.replication.registry import Cell, Registry
+from pocketmq.broker.replication.registry import Registry, ReplicaSetState
 from pocketmq.broker.replication.replica_state import ReplicaRole
 from pocketmq.broker.replication.running import ReplicaParts, RunningReplica
 from pocketmq.proto.carriers import Http2Carrier
@@ -232,7 +232,7 @@ class ReplicaSet:
         ports = free_ports(count)
         ids = range(1, count + 1)
         self.ensemble.create(
-            Cell(
+            ReplicaSetState(
                 epoch=0,
                 master=0,
                 in_sync=frozenset(ids),
@@ -248,7 +248,7 @@ class ReplicaSet:
         return small_config(path, **self._store)
 
     @property
-    def cell(self) -> Cell:
+    def cell(self) -> ReplicaSetState:
         found = self.ensemble.read()
         assert found is not None
         return found.cell

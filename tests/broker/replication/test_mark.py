@@ -59,7 +59,7 @@ def test_a_log_that_does_not_reach_the_mark_is_unclean_and_is_not_elected(
     assert replica.unclean
     assert f"ends at {end}" in replica.unclean_reason
     assert f"reach {mark.end} in epoch {mark.epoch}" in replica.unclean_reason
-    assert out[0] == effects.KeepState(2, True, replica.unclean_reason)
+    assert out[0] == effects.PersistState(2, True, replica.unclean_reason)
     assert set(announced(out)) == {True}
     assert none(effects.CompareAndSet, out)
     assert none(effects.CompareAndSet, replica.tick(60_000))

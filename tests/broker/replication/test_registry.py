@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from pocketmq.broker.replication.registry import Cell, LiveNode
+from pocketmq.broker.replication.registry import LiveNode, ReplicaSetState
 from pocketmq.broker.replication.registry_format import (
     NODE_SIZE_MAX,
     parse_cell,
@@ -21,7 +21,7 @@ from .memory_registry import Ensemble, Fault, MemoryRegistry
 
 NODE = "/pocketmq/c/sets/orders/state"
 ADDRESSES = {1: "10.0.0.1:9876", 2: "b:9876", 3: "[::1]:1"}
-CELL = Cell(epoch=7, master=2, in_sync=frozenset({2, 1}), replicas=ADDRESSES)
+CELL = ReplicaSetState(epoch=7, master=2, in_sync=frozenset({2, 1}), replicas=ADDRESSES)
 LIVE = LiveNode(address="b:9876", epoch=7, end=4096)
 
 
@@ -41,7 +41,7 @@ def test_cells_and_live_nodes_come_back_from_their_bytes(data: st.DataObject) ->
         data.draw(st.frozensets(st.sampled_from(sorted(replicas)))) if replicas else frozenset()
     )
     master = data.draw(st.sampled_from([0, *sorted(in_sync)]))
-    cell = Cell(
+    cell = ReplicaSetState(
         epoch=data.draw(st.integers(0, 2**31 - 1)),
         master=master,
         in_sync=in_sync,
@@ -132,7 +132,7 @@ def test_a_bad_live_node_is_refused(change: dict[str, object], field: str) -> No
 
 def test_a_cell_that_breaks_a_rule_is_not_written() -> None:
     with pytest.raises(ConfigError, match='"master" is 3'):
-        render_cell(Cell(epoch=1, master=3, in_sync=frozenset({1}), replicas=ADDRESSES))
+        render_cell(ReplicaSetState(epoch=1, master=3, in_sync=frozenset({1}), replicas=ADDRESSES))
 
 
 # ---------------------------------------------------------------- the registry in memory
@@ -155,8 +155,10 @@ class Rig:
         return fault
 
 
-def _next(cell: Cell) -> Cell:
-    return Cell(epoch=cell.epoch + 1, master=1, in_sync=frozenset({1}), replicas=cell.replicas)
+def _next(cell: ReplicaSetState) -> ReplicaSetState:
+    return ReplicaSetState(
+        epoch=cell.epoch + 1, master=1, in_sync=frozenset({1}), replicas=cell.replicas
+    )
 
 
 @pytest.mark.parametrize(("fault", "applied"), [(Fault.LOST, False), (Fault.ANSWER_LOST, True)])

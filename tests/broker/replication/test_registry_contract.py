@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import pytest
 
-from pocketmq.broker.replication.registry import Cell, LiveNode, Registry
+from pocketmq.broker.replication.registry import LiveNode, Registry, ReplicaSetState
 from pocketmq.broker.replication.zookeeper import ZooKeeperRegistry
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import MetadataConflict, SessionExpired
@@ -19,7 +19,7 @@ from ...zookeeper.servers import running
 from .memory_registry import Ensemble, MemoryRegistry
 
 ADDRESSES: Final = {1: "10.0.0.1:9876", 2: "b:9876", 3: "[::1]:1"}
-CELL: Final = Cell(epoch=7, master=2, in_sync=frozenset({2, 1}), replicas=ADDRESSES)
+CELL: Final = ReplicaSetState(epoch=7, master=2, in_sync=frozenset({2, 1}), replicas=ADDRESSES)
 LIVE: Final = LiveNode(address="b:9876", epoch=7, end=4096)
 _numbers = itertools.count(1)
 
@@ -72,8 +72,10 @@ async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
         await session.close()
 
 
-def _next(cell: Cell) -> Cell:
-    return Cell(epoch=cell.epoch + 1, master=1, in_sync=frozenset({1}), replicas=cell.replicas)
+def _next(cell: ReplicaSetState) -> ReplicaSetState:
+    return ReplicaSetState(
+        epoch=cell.epoch + 1, master=1, in_sync=frozenset({1}), replicas=cell.replicas
+    )
 
 
 async def test_only_who_read_the_newest_version_changes_the_cell(rig: Rig) -> None:

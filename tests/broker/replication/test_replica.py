@@ -13,9 +13,9 @@ from pocketmq.broker.replication.frames import FAR_BYTES
 from pocketmq.broker.replication.in_sync import ReplicaSettings
 from pocketmq.broker.replication.log_epochs import Epochs, EpochStart
 from pocketmq.broker.replication.registry import (
-    Cell,
     EndMark,
     LiveNode,
+    ReplicaSetState,
     VersionedCell,
     VersionedEndMark,
 )
@@ -33,8 +33,10 @@ SETTINGS = ReplicaSettings(
 ADDRESSES = {one: f"host:{one}" for one in (1, 2, 3)}
 
 
-def cell(epoch: int, master: int, *in_sync: int) -> Cell:
-    return Cell(epoch=epoch, master=master, in_sync=frozenset(in_sync), replicas=ADDRESSES)
+def cell(epoch: int, master: int, *in_sync: int) -> ReplicaSetState:
+    return ReplicaSetState(
+        epoch=epoch, master=master, in_sync=frozenset(in_sync), replicas=ADDRESSES
+    )
 
 
 def live(*ids: int, **other: Any) -> dict[int, LiveNode]:
@@ -121,10 +123,10 @@ def test_a_candidate_keeps_the_epoch_and_follows_no_more_before_it_asks() -> Non
     assert [type(one) for one in out] == [
         effects.Announce,
         effects.CloseLink,
-        effects.KeepState,
+        effects.PersistState,
         effects.CompareAndSet,
     ]
-    assert only(effects.KeepState, out).epoch_seen == 4
+    assert only(effects.PersistState, out).epoch_seen == 4
     assert only(effects.CompareAndSet, out) == effects.CompareAndSet(cell(4, 1, 1, 3), 5)
     assert replica.log_synced(0, 500) == []
 
@@ -158,7 +160,7 @@ def test_better_candidates_come_first_by_epoch_then_by_end() -> None:
         4: LiveNode(address="host:4", epoch=3, end=4),
         5: LiveNode(address="host:5", epoch=1, end=99),
     }
-    there = Cell(
+    there = ReplicaSetState(
         epoch=3, master=2, in_sync=frozenset(range(1, 6)), replicas={n: "h:1" for n in range(1, 6)}
     )
 
@@ -231,7 +233,7 @@ def test_an_unclean_replica_stands_when_a_person_accepts_the_loss() -> None:
 
     assert out == [effects.WriteMark(EndMark(0, 0, accepted=4), None)]
     out = replica.mark_written(VersionedEndMark(EndMark(0, 0, accepted=4), 0), 20)
-    assert only(effects.KeepState, out) == effects.KeepState(4, False)
+    assert only(effects.PersistState, out) == effects.PersistState(4, False)
     assert only(effects.CompareAndSet, out).cell == cell(4, 1, 1)
 
 
@@ -461,14 +463,14 @@ def test_an_unclean_replica_leaves_and_is_clean_with_all_that_was_confirmed() ->
 
     follower = begun(ReplicaState(unclean=True, epoch_seen=2))
     follow(follower, pb.FollowBegin(epoch=2, epochs=[pb.EpochStart(epoch=2, start=4)], end=12))
-    assert none(effects.KeepState, follower.log_synced(0, 0))
+    assert none(effects.PersistState, follower.log_synced(0, 0))
     for offset, confirm in ((0, 8), (4, 8)):
         bytes_ = bytes_frame(2, offset, b"abcd", confirm)
-        assert none(effects.KeepState, follower.reply(7, pb.FollowReply(bytes=bytes_), 0))
+        assert none(effects.PersistState, follower.reply(7, pb.FollowReply(bytes=bytes_), 0))
 
     out = follower.log_synced(8, 0)
 
-    assert only(effects.KeepState, out) == effects.KeepState(2, False)
+    assert only(effects.PersistState, out) == effects.PersistState(2, False)
     assert not only(effects.Announce, out).node.unclean
 
 
@@ -485,7 +487,7 @@ def test_a_higher_epoch_that_the_registry_knows_ends_a_master_and_is_kept_first(
     else:
         out = replica.registry_seen(VersionedCell(cell(9, 2, 2), 9), live(1, 2), 0)
 
-    assert out[0] == effects.KeepState(9, False)
+    assert out[0] == effects.PersistState(9, False)
     assert isinstance(out[1], effects.StepDown)
     assert effects.CloseLink(7, only(effects.StepDown, out).reason) in out
     with pytest.raises(MasterFenced):
@@ -507,7 +509,7 @@ def test_a_higher_epoch_that_the_registry_does_not_know_ends_only_its_link(
     out = replica.request(link, asked, 0)
 
     assert only(effects.CloseLink, out).link == link
-    assert none(effects.KeepState, out)
+    assert none(effects.PersistState, out)
     assert (replica.role, replica.epoch_seen) == (ReplicaRole.MASTER, 2)
     replica.check_master(0)
 
@@ -535,7 +537,7 @@ def test_a_follower_keeps_no_epoch_that_the_registry_does_not_know() -> None:
         only(effects.CloseLink, out).reason
         == "epoch is 4, but the metadata of the set has 3: read it again"
     )
-    assert none(effects.KeepState, out)
+    assert none(effects.PersistState, out)
     assert follower.epoch_seen == 3
 
 
@@ -555,7 +557,7 @@ def test_no_replica_stands_for_an_epoch_that_cannot_be_kept() -> None:
     out = replica.registry_seen(VersionedCell(cell(3, 2, 1, 2), 5), live(1), 0)
     out += replica.tick(60_000)
 
-    assert none(effects.KeepState, out)
+    assert none(effects.PersistState, out)
     assert none(effects.CompareAndSet, out)
 
 
@@ -703,7 +705,7 @@ def test_a_log_that_cannot_be_cut_is_set_aside_and_its_replica_is_unclean(
     out = follow(replica, begin)
 
     assert only(effects.BeginAnew, out).begin == begin.min_offset
-    assert out.index(effects.KeepState(3, True)) < out.index(only(effects.BeginAnew, out))
+    assert out.index(effects.PersistState(3, True)) < out.index(only(effects.BeginAnew, out))
     cut = only(effects.SendFrame, replica.log_cut(begin.min_offset, begin.min_offset, 0)).frame
     assert isinstance(cut, pb.FollowRequest)
     assert cut.cut.end == begin.min_offset
@@ -722,7 +724,7 @@ def test_a_master_says_where_to_cut_and_streams_from_there() -> None:
 
     out = replica.request(7, pb.FollowRequest(cut=pb.FollowCut(end=4, synced=4)), 0)
 
-    assert only(effects.StreamFrom, out) == effects.StreamFrom(7, 4)
+    assert only(effects.SendLogFrom, out) == effects.SendLogFrom(7, 4)
 
 
 # ---------------------------------------------------------------- 8: the lease

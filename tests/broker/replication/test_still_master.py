@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.replication import leadership as leadership_module
-from pocketmq.broker.replication.leadership import MasterOffice
+from pocketmq.broker.replication.leadership import Leadership
 from pocketmq.broker.replication.registry_sessions import RegistrySessions
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
@@ -32,7 +32,7 @@ class Rig:
             in_sync=SimpleNamespace(epoch=7), replica_id=1, check_master=self._check
         )
         unused: Any = None
-        self.leadership = MasterOffice(
+        self.leadership = Leadership(
             core, lambda: 0, unused, unused, self.asked.append, unused, unused
         )
 

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-from pocketmq.broker.replication.registry import Cell, LiveNode
+from pocketmq.broker.replication.registry import LiveNode, ReplicaSetState
 from pocketmq.broker.replication.zookeeper import (
     ZooKeeperRegistry,
     ZooKeeperSession,
@@ -38,7 +38,7 @@ from ...zookeeper.servers import running
 
 pytestmark = [pytest.mark.java, pytest.mark.processes]
 
-CELL: Final = Cell(
+CELL: Final = ReplicaSetState(
     epoch=7, master=2, in_sync=frozenset({2, 1}), replicas={1: "a:1", 2: "b:1", 3: "c:1"}
 )
 LIVE: Final = LiveNode(address="b:9876", epoch=7, end=4096)

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from pocketmq.broker.replication.config import ReplicationConfig
-from pocketmq.broker.replication.registry import Cell, LiveNode
+from pocketmq.broker.replication.registry import LiveNode, ReplicaSetState
 from pocketmq.broker.replication.zookeeper import ZooKeeperRegistry, ZooKeeperSession
 from pocketmq.broker.replication.zookeeper_access import OPEN_TO_ALL, ZooKeeperAccess
 from pocketmq.proto.clock import SystemClock
@@ -25,7 +25,9 @@ from pocketmq.tools.zookeeper_server import ZooKeeperServer, free_ports
 from ...authority import Authority
 from ...zookeeper.servers import running
 
-CELL: Final = Cell(epoch=1, master=1, in_sync=frozenset({1}), replicas={1: "127.0.0.1:1"})
+CELL: Final = ReplicaSetState(
+    epoch=1, master=1, in_sync=frozenset({1}), replicas={1: "127.0.0.1:1"}
+)
 LIVE: Final = LiveNode(address="127.0.0.1:1", epoch=1, end=0)
 SESSION_MS: Final = 5_000
 SECRET: Final = "größe-secret"

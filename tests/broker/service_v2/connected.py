@@ -12,7 +12,7 @@ from google.protobuf import json_format
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.consumer_groups import Groups
 from pocketmq.broker.events import BrokerEvents
-from pocketmq.broker.neighbours import Neighbours
+from pocketmq.broker.neighbours import OtherBrokers
 from pocketmq.broker.service_v2.routes import RouteQueries
 from pocketmq.broker.service_v2.service import SERVICE, ServiceV2
 from pocketmq.broker.service_v2.telemetry import Clients
@@ -79,7 +79,7 @@ class Connected:
         self.clients = Clients(
             config, store, self.groups, self.timers, lambda: own, self.listeners, self.events
         )
-        neighbours = Neighbours(config.name, (), Http2Channel, self.clock.now_ms)
+        neighbours = OtherBrokers(config.name, (), Http2Channel, self.clock.now_ms)
         routes = RouteQueries(config.name, self.topics, self.groups, self.clients.reach, neighbours)
         self.sessions = self.clients.sessions
         self.clients.start()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.pop.receives import Asked, Popped
+from pocketmq.broker.pop.receives import ReceiveRequest, ReceiveResult
 from pocketmq.broker.service_v2.messages import delivered
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.properties import TRACE_CONTEXT, TRACEPARENT
@@ -41,10 +41,10 @@ async def commit(served: Served, topic: str) -> None:
 
 
 def receive(served: Served, topic: str) -> list[Any]:
-    popped: list[Popped] = []
+    popped: list[ReceiveResult] = []
     for _ in range(4):
         served.parts.pops.receive(
-            Asked(group=GROUP, topic=topic, client_id="me", batch=4, invisible_ms=10_000),
+            ReceiveRequest(group=GROUP, topic=topic, client_id="me", batch=4, invisible_ms=10_000),
             popped.append,
         )
     return [one for answer in popped for one in answer.deliveries]

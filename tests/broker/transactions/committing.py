@@ -8,10 +8,10 @@ from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.consumer_groups import Groups
-from pocketmq.broker.groups.fence import Fence
-from pocketmq.broker.groups.kept_leases import KeptLeases, lease_table
-from pocketmq.broker.groups.lease_table import Asker, QueueKey, WantedQueue
-from pocketmq.broker.messages.appender import Appends
+from pocketmq.broker.groups.fence import LeaseGuard
+from pocketmq.broker.groups.kept_leases import LeaseStore, lease_table
+from pocketmq.broker.groups.lease_table import LeasingMember, QueueKey, QueueRequest
+from pocketmq.broker.messages.appender import Appender
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics
@@ -64,9 +64,9 @@ class Desk:
         if by_hand:
             self.offsets.start(self.saver, lambda function: function())
         self.timers = Timers(self.clock)
-        self.leases = KeptLeases(lease_table(), self.timers, limit=lambda: 100)
+        self.leases = LeaseStore(lease_table(), self.timers, limit=lambda: 100)
         self.woken: list[tuple[str, int]] = []
-        self.appends = Appends(self.store, self.woken.append)
+        self.appends = Appender(self.store, self.woken.append)
         self.commits = AtomicCommits(
             self.config,
             CommitParts(
@@ -75,7 +75,7 @@ class Desk:
                 groups=self.groups,
                 offsets=self.offsets,
                 appends=self.appends,
-                fence=Fence(self.leases, lambda: 30_000),
+                fence=LeaseGuard(self.leases, lambda: 30_000),
                 check_not_popped=lambda group: None,
                 timers=self.timers,
                 unix_ms=self.clock.unix_ms,
@@ -127,8 +127,8 @@ class Desk:
 
     def lease(self, member: str, queue: int = 0) -> int:
         """Grant QUEUE of SOURCE to MEMBER; return the token."""
-        asker = Asker(group=GROUP, member_id=member, instance_id="", lease_ms=30_000)
-        want = WantedQueue(QueueKey(SOURCE, queue), 0)
+        asker = LeasingMember(group=GROUP, member_id=member, instance_id="", lease_ms=30_000)
+        want = QueueRequest(QueueKey(SOURCE, queue), 0)
         (lease,) = self.leases.table.ask(asker, [want], self.leases.now_ms())
         assert lease is not None, "somebody else has it"
         return lease.token

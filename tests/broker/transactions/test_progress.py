@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.messages.appender import Appends
+from pocketmq.broker.messages.appender import Appender
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.transactions import progress
 from pocketmq.broker.transactions.progress import GROUP, Progress
@@ -26,7 +26,7 @@ class Stand:
             if count:
                 self.store.append(make_run(topic, 0, [b"x"] * count))
         self.offsets = Offsets(StateFile(OsDisk(), str(path), "consumerOffset.json"), Hand())
-        self.progress = Progress(self.store, self.offsets, Appends(self.store, lambda key: None))
+        self.progress = Progress(self.store, self.offsets, Appender(self.store, lambda key: None))
 
     def committed(self) -> tuple[int | None, int | None]:
         return (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.messages.appender import Appends
+from pocketmq.broker.messages.appender import Appender
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics
@@ -62,7 +62,7 @@ class Hall:
         self.offsets = Offsets(state("consumerOffset.json"), clock.unix_ms)
         self.topics = Topics(state("topics.json"), self.config, clock.unix_ms)
         self.timers = Timers(clock)
-        self.appends = Appends(self.store, lambda key: None)
+        self.appends = Appender(self.store, lambda key: None)
         self.transactions = Transactions(
             self.config, self.store, self.topics, self.offsets, self.appends, self.timers, clock
         )

@@ -13,10 +13,10 @@ from pocketmq.proto.rpc.pages import (
     BODY_BYTES_MAX,
     PAGES_MAX,
     QUEUED_BYTES_MAX,
+    HttpResponse,
     Page,
     PageCalls,
     PageRequest,
-    Shown,
 )
 
 from ..carriers.echo import REPLY, RUN, EchoService
@@ -27,8 +27,8 @@ from .peer import Peer
 SIZE = 1024 * 1024
 
 
-async def text(asked: PageRequest) -> Shown:
-    return Shown(200, "text/plain", f"{asked.method} {asked.path}\n".encode() * 10_000)
+async def text(asked: PageRequest) -> HttpResponse:
+    return HttpResponse(200, "text/plain", f"{asked.method} {asked.path}\n".encode() * 10_000)
 
 
 @asynccontextmanager
@@ -77,7 +77,7 @@ async def test_a_path_without_a_slash_is_refused() -> None:
 
 
 async def test_a_page_that_fails_costs_its_request_alone() -> None:
-    async def fails(asked: PageRequest) -> Shown:
+    async def fails(asked: PageRequest) -> HttpResponse:
         raise ZeroDivisionError("a bug")
 
     async with served(fails) as port, Peer.open(port) as peer:
@@ -89,9 +89,9 @@ async def test_a_page_that_fails_costs_its_request_alone() -> None:
 async def test_more_pages_than_the_bound_are_asked_to_come_again() -> None:
     go = asyncio.Event()
 
-    async def waits(asked: PageRequest) -> Shown:
+    async def waits(asked: PageRequest) -> HttpResponse:
         await go.wait()
-        return Shown(200, "text/plain", b"late")
+        return HttpResponse(200, "text/plain", b"late")
 
     async with served(waits) as port, Peer.open(port) as peer:
         waiting = [asks(peer, "/metrics") for _ in range(PAGES_MAX)]
@@ -104,8 +104,8 @@ async def test_more_pages_than_the_bound_are_asked_to_come_again() -> None:
 
 
 async def test_who_takes_nothing_of_its_pages_gets_no_further_ones() -> None:
-    async def large(asked: PageRequest) -> Shown:
-        return Shown(200, "text/plain", bytes(SIZE))
+    async def large(asked: PageRequest) -> HttpResponse:
+        return HttpResponse(200, "text/plain", bytes(SIZE))
 
     size_max = QUEUED_BYTES_MAX // SIZE
     closed: dict[int, int] = {Setting.INITIAL_WINDOW_SIZE: 0}
@@ -122,9 +122,9 @@ def posts(peer: Peer, *more: tuple[str, str], content_type: str = "application/j
     return peer.begin(request_fields("/api/x", *more, te=None, content_type=content_type))
 
 
-async def says(asked: PageRequest) -> Shown:
+async def says(asked: PageRequest) -> HttpResponse:
     told = f"{asked.method} {asked.headers['host']} {asked.headers.get('cookie')} "
-    return Shown(200, "text/plain", told.encode() + asked.body)
+    return HttpResponse(200, "text/plain", told.encode() + asked.body)
 
 
 async def test_a_body_comes_in_pieces_and_the_cookies_of_a_browser_too() -> None:
@@ -195,8 +195,8 @@ async def test_events_are_told_one_by_one_and_end_when_nobody_hears_them() -> No
         finally:
             ended.set()
 
-    async def events(_: PageRequest) -> Shown:
-        return Shown(200, "text/event-stream", b"", events=tell())
+    async def events(_: PageRequest) -> HttpResponse:
+        return HttpResponse(200, "text/event-stream", b"", events=tell())
 
     async with served(events) as port, Peer.open(port) as peer:
         stream = asks(peer, "/api/events")
@@ -216,8 +216,8 @@ async def test_who_hears_no_events_is_given_up() -> None:
             yield bytes(SIZE // 8)
             await asyncio.sleep(0)
 
-    async def events(_: PageRequest) -> Shown:
-        return Shown(200, "text/event-stream", b"", events=tell())
+    async def events(_: PageRequest) -> HttpResponse:
+        return HttpResponse(200, "text/event-stream", b"", events=tell())
 
     closed: dict[int, int] = {Setting.INITIAL_WINDOW_SIZE: 0}
     async with served(events) as port, Peer.open(port, settings=closed) as peer:

@@ -9,7 +9,7 @@ import pytest
 
 from pocketmq.proto.rpc import Limits, server_link as shell
 from pocketmq.proto.rpc.deadlines import Deadlines
-from pocketmq.proto.rpc.pages import PageRequest, Shown
+from pocketmq.proto.rpc.pages import HttpResponse, PageRequest
 from pocketmq.proto.rpc.server_link import Keepalive
 
 from ..carriers.echo import RUN
@@ -31,7 +31,7 @@ async def test_who_does_not_say_what_it_wants_is_closed(
 ) -> None:
     monkeypatch.setattr(shell, "FIRST_BYTES_MS", SOON_MS)
 
-    async def page(_: PageRequest) -> Shown:
+    async def page(_: PageRequest) -> HttpResponse:
         raise AssertionError("the head was not whole")
 
     async with (

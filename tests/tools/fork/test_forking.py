@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
-from pocketmq.broker.account import Account
+from pocketmq.broker.account import QueueStats
 from pocketmq.broker.accounts import statistics_table
 from pocketmq.broker.commit_texts import CommitText, commit_text_table
 from pocketmq.broker.pop.deliveries import DeliveryTable, InFlight, PopKey
@@ -224,7 +224,7 @@ def test_a_fork_of_the_end_has_statistics_offset_metadata_and_deliveries(
     queue = PopKey("g", "t", 0)
     until_ms = SystemClock().now_ms() + 30_000
     deliveries.put(queue, 5, InFlight(1, until_ms, "c", 7, False))
-    statistics.put("", ("g", "t", 0), Account(lost=3))
+    statistics.put("", ("g", "t", 0), QueueStats(lost=3))
     texts.put("", ("g", "t", 0), CommitText(0, "blue"))
     journal.close()
     times = sorted(

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketmq.broker.account import EVERY, Filtering, QueueLook
-from pocketmq.broker.accounts import Accounts
+from pocketmq.broker.account import EVERY, Filtering, ScanResult
+from pocketmq.broker.accounts import ConsumeStats
 from pocketmq.broker.consumer_groups import Groups
 from pocketmq.broker.kept_tables import KeptTables
 from pocketmq.broker.offsets import Offsets
@@ -56,7 +56,7 @@ class Store:
         )
         self.offsets = Offsets(StateFile(disk, str(self.root), "consumerOffset.json"), lambda: 1)
         self.tables = KeptTables.open(store, VirtualClock())
-        self.accounts = Accounts(lambda: 1_000, self.tables.statistics)
+        self.accounts = ConsumeStats(lambda: 1_000, self.tables.statistics)
 
     def topic(self, name: str, queues: int = 1, **fields: object) -> None:
         made = TopicConfig(name=name, read_queues=queues, write_queues=queues, **fields)  # type: ignore[arg-type]
@@ -77,7 +77,7 @@ class Store:
     ) -> None:
         """Have GROUP look at [BEGIN, END) through the filter NAME, and commit that."""
         inside = np.array(wanted, np.int64)
-        look = QueueLook(begin, end, inside, end - begin - len(wanted), 0)
+        look = ScanResult(begin, end, inside, end - begin - len(wanted), 0)
         self.accounts.look((group, topic, 0), look, queue_end=1_000, filtering=name, member="m")
         self.offsets.commit(topic, group, 0, end)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.replication.registry import Cell, LiveNode
+from pocketmq.broker.replication.registry import LiveNode, ReplicaSetState
 from pocketmq.broker.replication.zookeeper import ZooKeeperRegistry
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import NotEnoughReplicas
@@ -114,7 +114,9 @@ class Stage:
         registry = await self.registry()
         addresses = {one: replica.address for one, replica in self.replicas.items()}
         await registry.create(
-            Cell(epoch=epoch, master=master, in_sync=frozenset(in_sync), replicas=addresses)
+            ReplicaSetState(
+                epoch=epoch, master=master, in_sync=frozenset(in_sync), replicas=addresses
+            )
         )
         for one in in_sync:
             node = LiveNode(address=f"clients-{one}:8081", epoch=epoch, end=4096)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 from rich.console import Console
 
-from pocketmq.broker.account import Account, MovedBy, QueueLook
+from pocketmq.broker.account import MovedBy, QueueStats, ScanResult
 from pocketmq.proto.message_id import offset_message_id
 from pocketmq.proto.record import SYS_COMMIT, Host, Record
 from pocketmq.proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -93,17 +93,17 @@ def test_a_message_that_nobody_read_is_in_its_topic() -> None:
 class TestAccounts:
     """What our broker's accounts tell of a group that is beyond a message."""
 
-    def view(self, account: Account, tag: str = "b", offset: int = 4) -> GroupView:
+    def view(self, account: QueueStats, tag: str = "b", offset: int = 4) -> GroupView:
         evidence = Evidence(readings=readings("g", 9), accounts={("g", "T", 0): account})
         (view,) = history_of([copy(100, offset=offset, TAGS=tag)], evidence).groups
         return view
 
-    def looked(self, *looks: tuple[int, int, str], member: str = "m") -> Account:
+    def looked(self, *looks: tuple[int, int, str], member: str = "m") -> QueueStats:
         """Return the account of LOOKS that stepped over all from one offset to another, with a tag."""
-        account = Account()
+        account = QueueStats()
         for begin, end, tag in looks:
             nothing = np.zeros(0, np.int64)
-            look = QueueLook(begin, end, nothing, end - begin, 0)
+            look = ScanResult(begin, end, nothing, end - begin, 0)
             account.look(look, ("TAG", tag), member, T0 + 500)
         return account
 
@@ -120,7 +120,7 @@ class TestAccounts:
         assert (view.verdict, view.filter_known) == ("read", True)
 
     def test_a_move_of_an_administrator_is_no_reading(self) -> None:
-        account = Account()
+        account = QueueStats()
         account.move(MovedBy(T0 + 700, "me@here (127.0.0.1:9)", 2, 9))
 
         view = self.view(account)
@@ -132,13 +132,13 @@ class TestAccounts:
         assert self.view(account, offset=1).verdict == "read"
 
     def test_a_group_that_was_moved_before_it_began_left_out_what_was_there(self) -> None:
-        account = Account()
+        account = QueueStats()
         account.move(MovedBy(T0 + 700, "me", None, 9))
 
         assert "reset its offset from the beginning to 9" in self.view(account).text
 
     def test_a_move_back_leaves_nothing_out(self) -> None:
-        account = Account()
+        account = QueueStats()
         account.move(MovedBy(T0 + 700, "me", 2, 9))
         account.move(MovedBy(T0 + 800, "me", 9, 3))
 

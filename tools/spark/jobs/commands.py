@@ -31,7 +31,7 @@ _TOP = click.option(
 )
 
 
-@click.command(cls=options.TakesStores)
+@click.command(cls=options.StoreCommand)
 @job_options(options.stores_argument, options.broker_settings_option, OUT)
 @options.json_option("one line per queue and kind of fault")
 @click.pass_context
@@ -59,7 +59,7 @@ def audit(context: click.Context, /, *, as_json: bool, out: str | None, **given:
         context.exit(1)
 
 
-@click.command("dead-letters", cls=options.TakesStores)
+@click.command("dead-letters", cls=options.StoreCommand)
 @job_options(*READING, OUT)
 @options.json_option("one dead letter per line")
 def dead_letters(**given: Any) -> None:
@@ -70,7 +70,7 @@ def dead_letters(**given: Any) -> None:
     _report(reports.dead_letters, given, "there are no dead letters")
 
 
-@click.command(cls=options.TakesStores)
+@click.command(cls=options.StoreCommand)
 @job_options(*READING, OUT)
 @_TOP
 @options.json_option("one line per topic and tag")
@@ -79,7 +79,7 @@ def tags(**given: Any) -> None:
     _report(reports.tags, given, "there are no messages")
 
 
-@click.command(cls=options.TakesStores)
+@click.command(cls=options.StoreCommand)
 @job_options(*READING, OUT)
 @_TOP
 @options.json_option("one line per topic and key")
@@ -88,7 +88,7 @@ def keys(**given: Any) -> None:
     _report(reports.keys, given, "no message has a key")
 
 
-@click.command(cls=options.TakesStores)
+@click.command(cls=options.StoreCommand)
 @job_options(*READING, OUT)
 @options.json_option("one line per topic and minute")
 def rates(**given: Any) -> None:
@@ -114,7 +114,7 @@ def _report(report: Callable[..., DataFrame], given: dict[str, Any], empty: str)
             write(rows, out, SystemClock().unix_ms())
 
 
-@click.command(cls=options.TakesStores)
+@click.command(cls=options.StoreCommand)
 @job_options(*READING)
 @click.option(
     "--output", "to", required=True, metavar="FOLDER", help="Folder of the files: a path or a URL."
@@ -147,7 +147,7 @@ def export(*, to: str, mode: Any, **given: Any) -> None:
 
 
 @click.command(
-    cls=options.TakesStores,
+    cls=options.StoreCommand,
     epilog=f"The property {replays.REPLAYED_FROM} of each message has its old place, by which you can find duplicates.",
 )
 @job_options(*READING)

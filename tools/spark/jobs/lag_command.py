@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@click.command(cls=options.TakesStores)
+@click.command(cls=options.StoreCommand)
 @job_options(
     options.stores_argument,
     options.broker_name_option,

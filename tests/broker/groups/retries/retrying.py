@@ -11,10 +11,10 @@ import numpy as np
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.consumer_groups import Groups
 from pocketmq.broker.delay.deliveries import DelayedDeliveries, TimedStamps
-from pocketmq.broker.delay_rules import DelayRules
+from pocketmq.broker.delay_rules import DelayLimits
 from pocketmq.broker.groups.dead_letters import DeadLetters
 from pocketmq.broker.groups.retries import Retries
-from pocketmq.broker.messages.appender import Appends
+from pocketmq.broker.messages.appender import Appender
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.broker.topics import Topics
@@ -38,7 +38,7 @@ CLASSIC = [
     *(10 * SECOND, 30 * SECOND),
     *(minutes * MINUTE for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
 ]
-RULES = DelayRules(StoreConfig(path="").delay_levels_ms, 1_000, 3 * 86_400_000)
+RULES = DelayLimits(StoreConfig(path="").delay_levels_ms, 1_000, 3 * 86_400_000)
 
 
 class Retrying:
@@ -62,7 +62,7 @@ class Retrying:
         self.offsets = Offsets(
             StateFile(OsDisk(), folder, "consumerOffset.json"), self.clock.now_ms
         )
-        self.appends = Appends(self.store, lambda key: None)
+        self.appends = Appender(self.store, lambda key: None)
         self.timers = Timers(self.clock)
         self.dead_letters = DeadLetters(
             self.store, self.topics, self.groups, self.offsets, self.appends

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from pocketmq.broker.delay_rules import DelayRules
+from pocketmq.broker.delay_rules import DelayLimits
 from pocketmq.broker.groups.retries import REASON_BYTES_MAX, Fate, fate_of
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.format.state_tables import GroupConfig
@@ -60,7 +60,7 @@ class TestFate:
         assert fates == [Fate(wait_ms=15_000), *map(of_level, (3, 18, 18, 18))]
 
     def test_an_interval_beyond_what_the_broker_allows_is_shortened(self) -> None:
-        rules = DelayRules(RULES.levels_ms, 1_000, HOUR + 1)
+        rules = DelayLimits(RULES.levels_ms, 1_000, HOUR + 1)
 
         assert fate_of(0, pb.SendBackRequest(), with_intervals([9 * HOUR]), rules).wait_ms == (
             HOUR + 1

@@ -14,7 +14,7 @@ from .. import frames
 from ..frames import Code
 from ..peer import Peer
 from .cases import Case
-from .witness import Sight, Witness
+from .witness import Sight, WireObserver
 
 
 class Outcome(NamedTuple):
@@ -43,7 +43,7 @@ class Outcome(NamedTuple):
 class Bench:
     """A carrier that is served."""
 
-    def __init__(self, carrier: Carrier, witness: Witness) -> None:
+    def __init__(self, carrier: Carrier, witness: WireObserver) -> None:
         self._carrier = carrier
         self._witness = witness
         self._port = 0
@@ -51,7 +51,7 @@ class Bench:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, carrier: Carrier, witness: Witness) -> AsyncIterator[Bench]:
+    async def open(cls, carrier: Carrier, witness: WireObserver) -> AsyncIterator[Bench]:
         bench = cls(carrier, witness)
         bench._port = await carrier.start("127.0.0.1", 0)
         try:

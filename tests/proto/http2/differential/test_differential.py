@@ -18,7 +18,7 @@ from pocketmq.proto.rpc import Limits
 
 from .bench import Bench, Outcome
 from .cases import HARMLESS, MESSAGE_BYTES_MAX, OTHER, Case, generated, made
-from .witness import Witness
+from .witness import WireObserver
 
 pytestmark = pytest.mark.slow
 
@@ -110,7 +110,7 @@ DIFFERENCES: Final = {
 
 @pytest.fixture
 async def grpcio() -> AsyncIterator[Bench]:
-    witness = Witness()
+    witness = WireObserver()
     carrier = GrpcioCarrier([witness.methods()], limits=_LIMITS)
     async with Bench.open(carrier, witness) as bench:
         yield bench
@@ -118,7 +118,7 @@ async def grpcio() -> AsyncIterator[Bench]:
 
 @pytest.fixture
 async def own() -> AsyncIterator[Bench]:
-    witness = Witness()
+    witness = WireObserver()
     async with Bench.open(Http2Carrier([witness.methods()], limits=_LIMITS), witness) as bench:
         yield bench
 

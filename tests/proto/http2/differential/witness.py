@@ -60,7 +60,7 @@ def _said(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(item for item in items if item[0] not in (CASE, *_OF_CLIENTS)))
 
 
-class Witness:
+class WireObserver:
     """The handlers, and what they saw."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pocketmq.proto.carriers import Http2Carrier
 from pocketmq.proto.rpc import Limits
 
-from ..differential.witness import RUN, Witness
+from ..differential.witness import RUN, WireObserver
 from ..peer import Peer
 from ..stage import turns
 from .conversations import CONVERSATIONS
@@ -28,7 +28,7 @@ async def test_a_mutated_conversation_costs_its_connection_alone(
 ) -> None:
     caplog.set_level(logging.WARNING)
     said = CONVERSATIONS[name]()
-    witness = Witness()
+    witness = WireObserver()
     carrier = Http2Carrier([witness.methods()], limits=_LIMITS)
     port = await carrier.start("127.0.0.1", 0)
     before = len(asyncio.all_tasks())

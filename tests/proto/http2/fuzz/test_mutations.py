@@ -20,7 +20,7 @@ from pocketmq.proto.rpc.limits import ConnectionLimits
 from pocketmq.proto.rpc.served import Served
 
 from .. import frames
-from ..differential.witness import Witness
+from ..differential.witness import WireObserver
 from ..frames import Code, Frame, Type
 from .conversations import CONVERSATIONS, Client
 from .mutations import mutated, reads
@@ -35,7 +35,7 @@ class Server:
     def __init__(self) -> None:
         self.now_ms = 0
         self.deadlines = Deadlines(lambda due_ms: None)
-        table = Witness().methods()
+        table = WireObserver().methods()
         self.tasks: set[asyncio.Task[None]] = set()
         self.served = Served([table], _LIMITS, self.deadlines, lambda: self.now_ms, self.spawn)
         self.connection = ServerConnection(ConnectionLimits(half_sent_ms=5_000), 0)
