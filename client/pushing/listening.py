@@ -9,7 +9,8 @@
 Any other result is a failure. Results are objects of the application, whose methods may raise. No such error leaves
 this module.
 
-`Calls` returns a function, of type `ListenerCall` or `AsyncListenerCall`, which workers call again and again. Each time it takes
+`Calls` returns a function, of type `ListenerCall` or `AsyncListenerCall`, which workers call again and again. Each time
+it takes
 up to TURN_MESSAGES messages, or one batch, from a portion. It calls the listener for them, notes its place, and reports
 failures. There is one coroutine for all kinds of listeners, called or awaited, with a message or with a list. It never
 waits if the listener is an ordinary function. Apart from the listener and the message object, a call costs little more
