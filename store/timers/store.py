@@ -1,6 +1,6 @@
 """Scheduled messages: the slot of the timer wheel for each, on disk in RocketMQ's format.
 
-Messages of the timer topic are in the commit log like all others. Each has a record in the timer log, chained to the
+Messages of the timer topic are in the commit log. Each has a record in the timer log, chained to the
 others of its slot; there is one slot per `timer_precision_ms`, and the wheel has both ends of each chain. The broker
 enters messages with `enqueue`, reads slots from `read_ms` on, and reports deliveries with `delivered_up_to`.
 

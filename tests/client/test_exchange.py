@@ -26,7 +26,7 @@ class Call:
     def write_nowait(self, message: Any) -> bool:
         return False
 
-    def hear(self, take: Any) -> None:
+    def deliver_to(self, take: Any) -> None:
         pass
 
     def cancel(self) -> None:
@@ -88,7 +88,7 @@ class Connected(Call):
         self._connects = False
         self.write_nowait(message)
 
-    def hear(self, take: Any) -> None:
+    def deliver_to(self, take: Any) -> None:
         self._take = take
 
     def done(self) -> bool:

@@ -239,7 +239,7 @@ class StreamCall(Ends):
     def write_nowait(self, message: Any) -> bool:
         return False  # Everything takes its time here.
 
-    def hear(self, take: Callable[[Any], None]) -> None:
+    def deliver_to(self, take: Callable[[Any], None]) -> None:
         self._take = take
 
     def _to_server(self, data: bytes | None) -> None:

@@ -195,7 +195,7 @@ class Master:
         return lambda: SimpleNamespace(
             wait_for_connection=lambda: asyncio.sleep(0),
             read=asyncio.get_running_loop().create_future,
-            hear=lambda take: setattr(self, "hear", take),
+            deliver_to=lambda take: setattr(self, "hear", take),
             cancel=lambda: None,
         )
 
