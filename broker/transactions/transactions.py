@@ -258,7 +258,7 @@ def _replies(
 def resolved_already(transaction_id: str, outcome: str) -> errors.TransactionResolved:
     """Return the error for a commit or rollback that comes after another."""
     return errors.TransactionResolved(
-        f"transaction {transaction_id!r} was already {outcome}, which is final",
+        f"transaction {transaction_id!r} was {outcome} already, which is final",
         transaction_id=transaction_id,
         outcome=outcome,
     )
