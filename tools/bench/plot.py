@@ -53,7 +53,7 @@ text { fill: #eef2f6 } .page { fill: #1d232b; stroke: #30363d } .own { fill: #7f
 """
 
 
-class Compared(NamedTuple):
+class PlotRow(NamedTuple):
     """A kind of work, and the messages per second of both; of what is waited for, the inverse of the median time."""
 
     label: str
@@ -71,7 +71,7 @@ class Compared(NamedTuple):
         return form(self.own), form(self.other)
 
 
-def compared(figure: Figure) -> tuple[str, list[Compared]]:
+def compared(figure: Figure) -> tuple[str, list[PlotRow]]:
     """Return the name of the baseline, and what FIGURE measured beside it."""
     version = figure.facts.get("apache_version")
     values = {**figure.facts, **figure.beside}
@@ -83,7 +83,7 @@ def compared(figure: Figure) -> tuple[str, list[Compared]]:
         other = values.get(f"apache_{key}_{unit}" if version else f"{key}_echo_{unit}")
         if own and other:
             both = (1000 / own, 1000 / other) if waited_for else (own, other)
-            rows.append(Compared(label, *both, waited_for))
+            rows.append(PlotRow(label, *both, waited_for))
     return f"Apache RocketMQ {version}" if version else "echo of the same bytes", rows
 
 
@@ -119,7 +119,7 @@ def drawn(figure: Figure, *, machine: str, date: str) -> str:
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _row(row: Compared, top: int) -> Iterator[str]:
+def _row(row: PlotRow, top: int) -> Iterator[str]:
     """Yield the two bars of ROW, with its label and ratio."""
     middle = top + _BAR + 4
     yield f'<text class="label" x="{_BARS_X - 12}" y="{middle}">{escape(row.label)}</text>'
@@ -135,7 +135,7 @@ def _row(row: Compared, top: int) -> Iterator[str]:
     yield f'<text class="ratio{below}" x="{_RATIO_X}" y="{middle}">{row.ratio:.2f}</text>'
 
 
-def _told(rows: list[Compared]) -> str:
+def _told(rows: list[PlotRow]) -> str:
     """Return ROWS in words, for readers who do not see the picture."""
     return " ".join(
         f"{row.label}: {' and '.join(row.texts())}, ratio {row.ratio:.2f}." for row in rows

@@ -12,7 +12,7 @@ import pytest
 from pocketmq.tools import cli
 from pocketmq.tools.bench import measure, ordinary
 from pocketmq.tools.bench.measure import BenchConditions, Figure
-from pocketmq.tools.bench.plot import LABELS, Compared, compared, drawn
+from pocketmq.tools.bench.plot import LABELS, PlotRow, compared, drawn
 
 from ...repository.source_tree import ROOT
 
@@ -53,9 +53,9 @@ def test_apache_rocketmq_is_the_baseline_where_it_ran() -> None:
     assert compared(figure(apache_version="5.5.0")) == (
         "Apache RocketMQ 5.5.0",
         [
-            Compared("64 sends in flight", 50_000.0, 12_500.0),
-            Compared("one send at a time", 2_000.0, 4_000.0, waited_for=True),
-            Compared("delayed, 64 in flight", 10_000.0, 30_000.0),
+            PlotRow("64 sends in flight", 50_000.0, 12_500.0),
+            PlotRow("one send at a time", 2_000.0, 4_000.0, waited_for=True),
+            PlotRow("delayed, 64 in flight", 10_000.0, 30_000.0),
         ],
     )
 
