@@ -89,7 +89,7 @@ def test_a_long_list_is_cut_and_says_so() -> None:
 
     Console(file=out, width=160, markup=False).print(rendered(found))
 
-    assert "… and 20 lines more" in out.getvalue()
+    assert "… 20 more lines" in out.getvalue()
     assert "[m]" in out.getvalue()
 
 

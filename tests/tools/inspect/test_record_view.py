@@ -72,7 +72,7 @@ def test_a_place_within_a_record_names_the_record(capsys: pytest.CaptureFixture[
 
     assert code == 3
     told = capsys.readouterr().err
-    assert "it lies in the record at 497, 430 bytes; the next one begins at 927" in told
+    assert "it is in the record at 497, 430 bytes; the next one begins at 927" in told
 
 
 @pytest.mark.parametrize(
