@@ -71,7 +71,7 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "store") as server:
         call = Shell(server.nameserver)
         for arguments, code, sentence in (
-            (("advance", "1h"), 1, "start it with --clock virtual"),
+            (("advance", "1h"), 1, "start the broker with --clock virtual"),
             (("advance", "soon"), 2, "not a duration"),
             (("now", "--broker", "nobody"), 3, "'nobody' is not registered"),
         ):

@@ -117,7 +117,7 @@ def test_rooms_are_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["--queues", "t=99999"], "the limit is 65536 queues per topic"),
         (["--queues", "t=1", "--add-member", "member-1"], "'member-1' is a member already"),
         (["--queues", "t=1", "--remove-member", "x"], "'x' is not a member; members are: member-1"),
-        (["--queues", "t=1", "--strategy", "best"], "allocation strategy 'best' is not known"),
+        (["--queues", "t=1", "--strategy", "best"], "allocation strategy 'best' is unknown"),
         (["--queues", "t=1", "--strategy", "configured"], "configured needs --shares FILE"),
         (["--queues", "t=1", "--rooms", "a"], "--rooms is for strategy machine-room"),
         (["--queues", "t=1", "--member-room", "x=a"], "'x' is not a member"),

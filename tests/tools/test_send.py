@@ -196,7 +196,7 @@ def test_a_receipt_for_programs_has_time_and_handle(
         (["--delay", "2h", "--at", "18:00"], "one of --delay, --at and --level"),
         (["--delay", "2h", "--level", "1"], "one of --delay, --at and --level"),
         (["--delay", "soon"], "not a duration"),
-        (["--delay", "0s"], "leave it out"),
+        (["--delay", "0s"], "Omit it"),
         (["--at", "soon"], "--delay 2h"),
         (["--at", "+2h"], "--delay 2h"),
         (["--level", "65"], "65"),
