@@ -145,7 +145,7 @@ class MachineRoom:
     """Strategy `machine-room`: only queues of brokers in `rooms`; None: of all brokers whose name has a data center.
 
     This is "MACHINE_ROOM" of RocketMQ. The data center of a broker is in its name: "<data center>@<name>". Queues of
-    other brokers are not assigned, because members of other groups are meant to read them.
+    other brokers are not assigned, because members in other data centers are meant to read them.
     """
 
     name = "machine-room"

@@ -266,7 +266,7 @@ class AsyncPullConsumer(AsyncSignalledClient):
 
         Args:
             topic: Topic of the queue.
-            queue: The queue, or its number if only one broker has the topic.
+            queue: The queue, or its number if only one broker has a queue with this number.
             offset: Offset of the first message.
             max_messages: Maximum number of messages; 0: fetch_messages_max.
             max_bytes: Maximum size of the messages in bytes; 0: fetch_max_bytes.

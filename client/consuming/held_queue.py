@@ -35,8 +35,8 @@ class HeldQueue:
     token: int
     #: The committed offset of the group when the queue was assigned; −1: never committed.
     committed: int
-    #: Whether start="earliest" and "latest" take precedence over the committed offset, because this consumer is the
-    #: first member of its group.
+    #: Whether start="earliest" and "latest" take precedence over the committed offset: this consumer is the first
+    #: member of its group, or the queue is not shared.
     from_start: bool = False
 
 
