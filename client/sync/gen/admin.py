@@ -378,7 +378,7 @@ class Admin(ThreadAdmin):
 
         Args:
             group: The consumer group.
-            broker: Name of a broker; None: all brokers.
+            broker: Name or address of a broker; None: all brokers.
             from_offset: Offset of the first dead letter. Needs `broker` if several brokers have dead letters.
             max_letters: Maximum number per broker.
             include_resent: Whether to include dead letters that were resent.
