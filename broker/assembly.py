@@ -132,8 +132,7 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
         accounts=accounts,
         traffic=traffic,
     )
-    # A group either shares queues or uses pop. The coordinator and the pops check each other; the
-    # pops are made second.
+    # A group either shares queues or uses pop. Coordinator and pops check each other; pops are second.
     check_join: Callable[[str], None] = lambda group: pops.check_not_popped(group)  # noqa: E731
     coordinator = Coordinator(config, groups, wall_timers, check_join, epoch)
     has_members = coordinator.has_members
@@ -144,10 +143,9 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
         config, store.config, groups, wall_timers, own, transactions.listeners, events
     )
     diagnostics = Diagnostics(clients.sessions, topics, store, wall_timers)
-    subscriptions = clients.subscriptions
     queue_leases = LeaseService(config, topics, groups, offsets, wall_timers, leases)
     coordination = Coordination(
-        topics, coordinator, queue_leases, leases, fence, accounts, subscriptions
+        topics, coordinator, queue_leases, leases, fence, accounts, clients.subscriptions
     )
     commit_parts = CommitParts(
         store=store,

@@ -184,9 +184,8 @@ class LevelDeliveries:
         except PocketMQError as error:
             self._fail(error)
             self._turns.at(now_ms + RETRY_MS)
-        except (
-            Exception
-        ):  # The outermost call of this work: a bug must not stop all levels forever.
+        except Exception:
+            # The outermost call of this work: a bug must not stop all levels forever.
             logger.exception("delivery of delay levels failed, it will be retried")
             self._turns.at(now_ms + _BUG_RETRY_MS)
 

@@ -157,9 +157,8 @@ class TimedDeliveries:
         except PocketMQError as error:
             self._fail(error)
             self._wake_at(now_ms + RETRY_MS)
-        except (
-            Exception
-        ):  # The outermost call of this work: a bug must not stop all scheduled messages.
+        except Exception:
+            # The outermost call of this work: a bug must not stop all scheduled messages.
             logger.exception("delivery of scheduled messages failed, it will be retried")
             self._wake_at(now_ms + RETRY_MS)
         else:

@@ -45,7 +45,7 @@ from .receives import (
     finished,
 )
 from .special_tables import OrderedTable, RetryTable
-from .table import DeliveryTable, PopParts, times_of
+from .table import PopParts, PopTable, times_of
 
 BATCH_MAX: Final = 32
 #: How long a group counts as popping after its last receive started.
@@ -80,7 +80,7 @@ class PopService:
         self._parts = replace(parts, wake=waits.wake)
         #: Called with topics that have new messages.
         self.arrived = waits.arrived
-        self._tables: dict[tuple[str, str], DeliveryTable] = {}
+        self._tables: dict[tuple[str, str], PopTable] = {}
         #: When each group popped last, unless it has shared queues since.
         self._popped_ms: dict[str, int] = {}
         self._began = (events or BrokerEvents()).receive_began
@@ -206,7 +206,7 @@ class PopService:
             then.more,
         )
 
-    def _retries(self, group: str) -> DeliveryTable | None:
+    def _retries(self, group: str) -> PopTable | None:
         """Return the table of a group's retry topic, if that exists."""
         topic = retry_topic(group)
         queues = self._queues(topic)
@@ -235,7 +235,7 @@ class PopService:
         self._groups.check_consuming(group.name)
         return group, topic
 
-    def _table(self, group: str, topic: str, ordered: bool) -> DeliveryTable:
+    def _table(self, group: str, topic: str, ordered: bool) -> PopTable:
         """Return the table of a group and topic; create it if there is none, or if it has the other order."""
         table = self._tables.get((group, topic))
         if ordered and topic == retry_topic(group):
@@ -336,7 +336,7 @@ class PopService:
         """
         self._deliveries.when_safe(done)
 
-    def _find(self, group: str, topic: str, handle: str) -> tuple[DeliveryTable, PopEntry | None]:
+    def _find(self, group: str, topic: str, handle: str) -> tuple[PopTable, PopEntry | None]:
         found = decode_handle(handle)
         if found.is_retry:
             topic = retry_topic(group)
@@ -394,10 +394,10 @@ class PopService:
         self._table(group, topic, self._groups.is_ordered(group)).move(queue, offset)
 
 
-def _kind_of(group: str, topic: str, ordered: bool) -> type[DeliveryTable]:
+def _kind_of(group: str, topic: str, ordered: bool) -> type[PopTable]:
     if topic == retry_topic(group):
         return RetryTable
-    return OrderedTable if ordered else DeliveryTable
+    return OrderedTable if ordered else PopTable
 
 
 def _rules_of(group: GroupConfig, topic: TopicConfig, turn: int) -> Rules:

@@ -192,9 +192,8 @@ class Receive:
         except PocketMQError as error:
             self._answer(ReceiveResult(error=error))
             return True
-        except (
-            Exception
-        ):  # A send may have caused this call: it must not fail because of a bug here.
+        except Exception:
+            # A send may have caused this call: it must not fail because of a bug here.
             logger.exception("receive failed group=%s topic=%s", self.asked.group, self.asked.topic)
             self._answer(
                 ReceiveResult(error=PocketMQError("the receive failed, see the log of the broker"))

@@ -7,7 +7,7 @@ redelivered in order, from the first message on that is not acknowledged, includ
 groups of Apache RocketMQ. (RocketMQ blocks the whole queue.) Messages without a message group keep the order of their
 queue.
 
-To find other message groups, messages after a batch are scanned, up to HELD_MAX per queue; then the queue waits.
+Messages after a batch are scanned for other message groups, up to HELD_MAX per queue; then the queue waits.
 
 The messages of one message group of one queue are a lane:
 
@@ -35,7 +35,7 @@ from ...proto.properties import RETRY_TOPIC, SHARDING_KEY
 from ...proto.record import property_value
 from .deliveries import FoundQueue, finished
 from .receives import OrderedQueue, PopEntry, PopQueue, ReceiveRequest, Rules, TakenMessages
-from .table import DeliveryTable, PopParts, exhausted, times_of
+from .table import PopParts, PopTable, exhausted, times_of
 
 #: Limit of held messages per queue.
 HELD_MAX: Final = 4_096
@@ -44,7 +44,7 @@ _LOOKED_AT_MAX: Final = 1_024
 _SHARDING_KEY: Final = SHARDING_KEY.encode()
 
 
-class OrderedTable(DeliveryTable):
+class OrderedTable(PopTable):
     """The deliveries of a topic for an ordered group."""
 
     is_ordered = True
@@ -303,7 +303,7 @@ class OrderedQueues:
 _ORIGIN: Final = RETRY_TOPIC.encode()
 
 
-class RetryTable(DeliveryTable):
+class RetryTable(PopTable):
     """The deliveries of a group's retry topic, by the original topics of the messages."""
 
     def __init__(self, parts: PopParts, group: str, topic: str) -> None:

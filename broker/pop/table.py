@@ -105,7 +105,7 @@ class PopParts:
     in_flight: int = 0
 
 
-class DeliveryTable:
+class PopTable:
     """The deliveries of a topic to a group, in no order: queues and entries, and what is due, longest due first."""
 
     is_ordered: ClassVar[bool] = False
@@ -544,7 +544,7 @@ class DeliveryTable:
                 self.expire(entries)
         self.advance_committed(queue)
 
-    def take_over(self, other: DeliveryTable) -> None:
+    def take_over(self, other: PopTable) -> None:
         """Take over all queues of another table, which is not used any more."""
         self.turn = other.turn
         found: dict[int, list[tuple[int, InFlight | int]]] = {}

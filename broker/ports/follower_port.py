@@ -122,9 +122,8 @@ class FollowerReads:
             else:
                 ungrouped = pb.FetchRequest()
                 ungrouped.CopyFrom(request)
-                ungrouped.group = (
-                    ""  # The master has the filter statistics; the client reports to it.
-                )
+                # The master has the filter statistics; the client reports to it.
+                ungrouped.group = ""
                 answer: asyncio.Future[pb.FetchReply] = asyncio.get_running_loop().create_future()
                 done = answer.set_result
                 FilteredFetch(ungrouped, limits, choice, store, self._filters, done).scan_once()

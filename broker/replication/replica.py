@@ -48,8 +48,7 @@ LINKS_MAX: Final = 64
 class ReplicaCore:
     """The replica SETTINGS.replica_id, which starts with STATE.
 
-    HAS_STATE returns whether a follower has the replicated tables of the master. Not thread-safe: the event loop owns
-    it.
+    HAS_STATE returns whether a follower has the master's replicated tables. Only the event loop uses a replica.
     """
 
     def __init__(

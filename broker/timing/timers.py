@@ -186,9 +186,8 @@ class Timers:
     def _run(self, timer: Timer) -> None:
         try:
             timer.callback()
-        except (
-            Exception
-        ):  # The outermost call of this work: a bug in one callback must not stop all timers.
+        except Exception:
+            # The outermost call of this work: a bug in one callback must not stop all timers.
             logger.exception("timer callback failed")
         if isinstance(timer, _Periodic) and timer.period_ms and not timer.active:
             behind_ms = self._clock.now_ms() - timer.deadline_ms

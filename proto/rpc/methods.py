@@ -127,9 +127,8 @@ class CallContext(ABC):
         for function in self._on_cancel:
             try:
                 function()
-            except (
-                Exception
-            ):  # A bug in one handler must not keep the other callbacks from being called.
+            except Exception:
+                # A bug in one handler must not keep the other callbacks from being called.
                 logger.exception("cancellation callback failed")
         self._on_cancel.clear()
 
