@@ -327,7 +327,7 @@ recovery_option = click.option(
     type=click.Choice(RECOVERIES),
     default=RECOVERIES[0],
     show_default=True,
-    help="Show the store as it is after recovery by Apache RocketMQ 5.5.0 (apache), or by PocketMQ (ours).",
+    help="Show the store as it is after recovery by Apache RocketMQ 5.5.0 (apache), or by PocketMQ (pocketmq).",
 )
 #: --broker-name, for a store whose files do not contain the name.
 broker_name_option = click.option(
