@@ -169,6 +169,8 @@ class BrokerService:
         if not request.force:
             self._pops.check_not_popped(request.group)
             self._coordination.fence.check_commit(request.group, request.offsets)
+        if request.force:
+            self._pops.check_kept(request.group)
         self._groups.ensure(request.group)
         is_move = request.force or bool(request.moved_by)
         if is_move:
@@ -379,10 +381,10 @@ class _Changes:
     async def delete_topic(self, request: pb.DeleteTopicRequest, call: Call) -> pb.DeleteTopicReply:
         self._topics.check_deletable(request.topic)
         # A store that takes no writes refuses, and then the topic stays.
+        self._pops.forget_topic(request.topic)
         self._store.delete_topic(request.topic)
         self._topics.delete(request.topic)
         self._coordination.forget_topic(request.topic)
-        self._pops.forget_topic(request.topic)
         self._offsets.forget_topic(request.topic)
         await ended(self._offsets.when_saved)
         await ended(self._topics.kept.when_safe)
@@ -403,9 +405,9 @@ class _Changes:
         return pb.GroupReply(group=_group_message(made))
 
     async def delete_group(self, request: pb.DeleteGroupRequest, call: Call) -> pb.DeleteGroupReply:
+        self._pops.forget_group(request.group)
         self._groups.delete(request.group)
         self._coordination.forget_group(request.group)
-        self._pops.forget_group(request.group)
         self._offsets.forget_group(request.group)
         await ended(self._offsets.when_saved)
         await ended(self._groups.kept.when_safe)

@@ -489,9 +489,18 @@ class TableJournal:
         """Write everything noted; call WAITER once that is on disk, with the log that it needs, or with the error."""
         self.write(everything=True)
         if self._retry_at_ms is not None or not self._is_open:
-            waiter(StoreFull("state was not written: see the log of the broker", path=self._folder))
+            waiter(self._not_written())
         elif not self._must_wait(partial(self.when_durable, waiter)):
             self._call_on_disk(waiter)
+
+    def write_all(self) -> None:
+        """Write everything noted now. Raises StoreFull if the journal cannot be written."""
+        self.write(everything=True)
+        if self._retry_at_ms is not None:
+            raise self._not_written()
+
+    def _not_written(self) -> StoreFull:
+        return StoreFull("state was not written: see the log of the broker", path=self._folder)
 
     def when_synced(self, waiter: Waiter) -> None:
         """Write what is not lazy; call WAITER once that is on disk, with the log that it needs, or with the error.

@@ -272,7 +272,9 @@ class KeptDeliveries:
         self.note: Callable[[list[DeliveryChange]], None] = partial(journal.all_changed, table)
         #: Writes all changes now, so that they survive a kill.
         self.write: Callable[[], None] = journal.write
-        #: The same, and starts to sync them.
+        #: The same. Raises StoreFull if the journal cannot be written: then a kill brings back what it had before.
+        self.write_all: Callable[[], None] = journal.write_all
+        #: Writes all changes, and starts to sync them.
         self.sync: Callable[[], None] = journal.sync
 
     def found(self) -> dict[PopKey, FoundQueue]:

@@ -361,22 +361,27 @@ class PopService:
     # --- topics, groups and messages that are deleted
 
     def forget_topic(self, topic: str) -> None:
-        """Forget the messages in flight of a topic that is deleted."""
+        """Forget the messages in flight of a topic that is deleted. Raises StoreFull; then do not delete it."""
         self._forget([key for key in self._tables if key[1] == topic])
 
     def forget_group(self, group: str) -> None:
-        """Forget the messages in flight of a group that is deleted."""
+        """Forget the messages in flight of a group that is deleted. Raises StoreFull; then do not delete it."""
         self._forget([key for key in self._tables if key[0] == group])
         self._popped_ms.pop(group, None)
         self._parts.traffic.forget_group(group)
 
     def _forget(self, keys: list[tuple[str, str]]) -> None:
+        if not keys:
+            return
+        # A kill must not bring them back for a topic or a group of the same name: it would skip messages.
+        self._deliveries.write_all()
         for group, topic in keys:
             table = self._tables.pop((group, topic))
             numbers = list(table.queues)
             self._deliveries.note([forgotten(PopKey(group, topic, one)) for one in numbers])
             for number in numbers:
                 table.drop(number)
+        self._deliveries.write_all()
         self._deliveries.sync()
 
     def retain(self) -> None:
@@ -385,9 +390,19 @@ class PopService:
             table.retain()
 
     def moved(self, group: str, topic: str, queue: int, offset: int) -> None:
-        """Restart a group, if it pops, at an offset that was reset."""
+        """Restart a group, if it pops, at an offset that was reset.
+
+        Raises StoreFull if a kill could bring back the earlier offset, at which the group would skip messages.
+        """
         if (group, topic) in self._tables:
+            self.check_kept(group)
             self.move(group, topic, queue, offset)
+            self._deliveries.write_all()
+
+    def check_kept(self, group: str) -> None:
+        """Raise StoreFull if GROUP uses pop, and its messages in flight cannot be written now."""
+        if any(key[0] == group for key in self._tables):
+            self._deliveries.write_all()
 
     def move(self, group: str, topic: str, queue: int, offset: int) -> None:
         """Restart a group at an offset of a queue: all messages below are finished, and none is in flight."""

@@ -147,6 +147,7 @@ class PullConsumers:
                 value=offset,
             )
         self._check_commit(group, [pb.GroupOffset(topic=topic, queue=queue, offset=offset)])
+        self._pops.check_kept(group)
         self._groups.ensure(group)
         before = self._offsets.committed(topic, group, queue)
         self._offsets.commit(topic, group, queue, offset)

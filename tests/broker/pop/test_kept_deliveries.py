@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -311,6 +312,36 @@ class TestFailure:
         await broker.restart(clean=False)
 
         assert seen(broker.pop()) == [(b"c", 1)]
+        await broker.stop()
+
+    @pytest.mark.parametrize("what", ["delete the group", "delete the topic", "reset the offset"])
+    async def test_what_a_kill_would_bring_back_is_refused_while_there_is_no_journal(
+        self, tmp_path: Path, what: str
+    ) -> None:
+        disk = FaultyDisk()
+        broker = Popping(tmp_path, disk=disk)
+        broker.send(b"a", b"b", b"c")
+        broker.ack(*broker.pop())
+        disk.run_full("/tables/")
+        broker.send(b"d")
+        broker.pop()
+        await broker.safe()
+        change: Callable[[], None] = {
+            "delete the group": lambda: broker.pops.forget_group(GROUP),
+            "delete the topic": lambda: broker.pops.forget_topic(TOPIC),
+            "reset the offset": lambda: broker.pops.moved(GROUP, TOPIC, 0, 0),
+        }[what]
+
+        with pytest.raises(StoreFull, match="state was not written"):
+            change()
+
+        disk.heal()
+        await broker.clock.advance(2 * RETRY_MS)
+        await _snapshot_made(broker)
+        change()
+        await broker.restart(clean=False)
+        if what == "reset the offset":
+            assert bodies(broker.pop()) == [b"a", b"b", b"c", b"d"]
         await broker.stop()
 
     async def test_a_broker_starts_without_a_journal(self, tmp_path: Path) -> None:
