@@ -166,11 +166,11 @@ class BrokerService:
                 )
             if one.metadata:
                 check_metadata(one.metadata)
-        if not request.force:
-            self._pops.check_not_popped(request.group)
-            self._coordination.fence.check_commit(request.group, request.offsets)
         if request.force:
             self._pops.check_kept(request.group)
+        else:
+            self._pops.check_not_popped(request.group)
+            self._coordination.fence.check_commit(request.group, request.offsets)
         self._groups.ensure(request.group)
         is_move = request.force or bool(request.moved_by)
         if is_move:
