@@ -88,7 +88,7 @@ async def test_a_change_gives_a_new_handle_and_the_old_one_is_dead(broker: Poppi
     with pytest.raises(InvalidReceiptHandle):
         broker.pops.forward_to_dead_letters(GROUP, TOPIC, one.handle, "why")
     broker.pops.acknowledge(GROUP, TOPIC, handle)
-    with pytest.raises(InvalidReceiptHandle, match="finished"):
+    with pytest.raises(InvalidReceiptHandle, match="already acknowledged"):
         broker.pops.change_invisible(GROUP, TOPIC, handle, 15_000)
 
 
