@@ -106,7 +106,7 @@ class NameServers:
         except errors.Unsupported as error:
             raise errors.Unsupported(
                 f"{address} is not a name server: it does not serve {method}. Is it the port of a broker? The default"
-                f" port of name servers is {DEFAULT_NAME_SERVERS.rpartition(':')[2]}.",
+                f" port of name servers is {DEFAULT_NAME_SERVERS.rpartition(':')[2]}",
                 address=address,
             ) from error
 

@@ -25,11 +25,9 @@ def relay(shop: sqlite3.Connection, producer: Producer) -> None:
 
 
 def main(nameserver: str, folder: str) -> None:
-    shop, connect = sqlite3.connect(f"{folder}/shop"), partial(sqlite3.connect, f"{folder}/stock")
-    once, stock = (
-        Deduplicator(sqlite3, connect=partial(connect, check_same_thread=False)),
-        connect(),
-    )
+    shop, stock_file = sqlite3.connect(f"{folder}/shop"), f"{folder}/stock"
+    connect = partial(sqlite3.connect, stock_file, check_same_thread=False)
+    once, stock = Deduplicator(sqlite3, connect=connect), connect()
 
     @once.guard(key=lambda message: message.key)
     def ship(message: ReceivedMessage, stock: sqlite3.Connection) -> None:

@@ -292,7 +292,7 @@ async def reach_name_server(
 
 def _unreached(error: errors.PocketMQError, silent_ms: int) -> errors.PocketMQError:
     return type(error)(
-        f"no name server answered for {silent_ms / 1_000:g} s: {error.message}; {_ADVICE}, or set"
+        f"after {silent_ms / 1_000:g} s, {error.message}; {_ADVICE}, or set"
         " nameserver_timeout_ms=0 to wait without a limit",
         **error.details,
     )

@@ -87,7 +87,7 @@ def test_a_message_cannot_be_changed() -> None:
         (("orders", None), InvalidArgument, r"body is NoneType"),
         (("orders", b""), InvalidArgument, r"body is empty"),
         (("orders", bytes(MESSAGE_SIZE_MAX + 1)), MessageTooLarge, r"4194305 bytes.*4194304"),
-        (("or/ders", b"x"), InvalidName, r"holds '/'"),
+        (("or/ders", b"x"), InvalidName, r"contains '/'"),
         (("", b"x"), InvalidName, r"empty"),
         (("x" * 256, b"x"), InvalidName, r"255"),
     ],

@@ -35,7 +35,7 @@ async def test_a_consumer_warns_at_once_of_a_wrong_name_server_and_fails_in_time
         await clock.advance(4_000)
         assert await reading.poll(timeout_ms=0) == []
         await clock.advance(1_500)
-        with pytest.raises(PocketMQError, match=rf"no name server answered for 5 s: .*{wrong}"):
+        with pytest.raises(PocketMQError, match=rf"after 5 s, .*{wrong}"):
             await reading.poll(timeout_ms=0)
 
 
@@ -50,7 +50,7 @@ async def test_a_push_consumer_ends_with_a_wrong_name_server() -> None:
     running = asyncio.ensure_future(pushing.run())
     await clock.advance(31_000)
 
-    with pytest.raises(ConnectionLost, match="no name server answered for 30 s"):
+    with pytest.raises(ConnectionLost, match="after 30 s, no name server answers"):
         await running
 
 

@@ -121,7 +121,7 @@ async def test_a_misspelt_part_of_a_message_is_named() -> None:
         ),
         (
             lambda it: it.create_group("g", retry_intervals_ms=3),
-            "but must be a list, and each in it",
+            "but must be a list of values",
         ),
         (lambda it: it.update_group("g", order="y"), "order is 'y', but must be True or False"),
         (lambda it: it.lookup("t", key=5), "key is 5, but must be text"),

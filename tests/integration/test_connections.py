@@ -92,8 +92,8 @@ async def test_a_server_on_grpcio_says_that_it_does_not_count(tmp_path: Path) ->
 
     assert (done.code, done.out) == (1, "")
     assert complaint(done.err) == (
-        "pocketmq: this server's carrier keeps no figures of connections:"
-        " grpcio's cannot, so serve with --grpc builtin"
+        "pocketmq: this server has no metrics of connections,"
+        " because it runs with --grpc grpcio: use --grpc builtin"
     )
 
 
@@ -133,7 +133,7 @@ async def test_one_that_does_not_count_keeps_nothing_from_the_others(tmp_path: P
 
     assert shown.code == 0
     assert shown.out.startswith(
-        f"name server at {name_server.address}: this server's carrier keeps no figures"
+        f"name server at {name_server.address}: this server has no metrics of connections"
     )
     assert "broker broker-x" in shown.out
     assert "--grpc builtin" in told.documents[0]["error"]

@@ -450,7 +450,7 @@ def test_a_page_of_another_site_is_answered_links_alone(mode: str, allowed: bool
     if allowed:
         OPEN.admit(asked)
     else:
-        with pytest.raises(NotAllowed, match="another site"):
+        with pytest.raises(NotAllowed, match="other sites"):
             OPEN.admit(asked)
 
 

@@ -21,7 +21,7 @@ SAID = {
     "ordered_events": r"10 of 10 accounts have their 50 events in order, 30 after a failure\n",
     "reminders": r"look at the oven: \d{1,4} ms late\ntea is ready: \d{1,4} ms late\nthe bus leaves: \d{1,4} ms late\n",
     "outbox": r"10 orders, 11 messages, 10 shipments of 10 orders\n",
-    "exactly_once": r"crashed amid the second commit\nstarted again, 7 orders were left\n"
+    "exactly_once": r"crashed during the second commit\nstarted again, 7 orders were left\n"
     r"12 orders, 12 invoices of 12 orders\n",
     "fastapi_orders": r"5 orders accepted \(\{202\}\), 5 shipped\n",
     "faststream_orders": r"5 orders, 5 reminders\n",
@@ -57,4 +57,4 @@ def test_every_example_is_tried_and_short() -> None:
     }
 
     assert set(files) == set(SAID)
-    assert max(files.values()) < 60
+    assert max(files.values()) <= 60

@@ -97,7 +97,7 @@ def _answering(answer: bytes, *, hang: bool = False) -> tuple[str, threading.Thr
     ("answer", "hang", "said"),
     [
         (b"", False, "closed the connection"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", False, "reset the call"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", False, "ended the call"),
         (b"", True, "did not answer within 0.3 s"),
     ],
     ids=["closes", "other protocol", "silent"],

@@ -106,7 +106,7 @@ async def test_grpcio_takes_tls_instead_of_plaintext_where_a_certificate_is_name
 
 
 def test_the_key_of_the_port_that_grpcio_had_besides_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"direct_port: no such key any more: .* leave it out"):
+    with pytest.raises(ConfigError, match=r"direct_port: no such key any more: .* remove it"):
         parse_sections("broker:\n  direct_port: 18081", {"broker": BrokerConfig})
 
 

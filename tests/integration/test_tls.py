@@ -262,7 +262,7 @@ async def test_a_broker_that_cannot_register_says_why(
     with caplog.at_level(logging.WARNING):
         async with cluster(files, names=names) as (address, broker):
             async with asyncio.timeout(60):
-                while "not registered" not in caplog.text:  # noqa: ASYNC110 (a log line, not an event)
+                while "registration failed" not in caplog.text:  # noqa: ASYNC110 (a log line, not an event)
                     await asyncio.sleep(0.01)
             assert not await broker.registered(0)
 
@@ -301,7 +301,7 @@ async def test_who_shows_no_certificate_of_the_authority_is_refused(
             await administer(address)
 
     assert "client refused at the handshake peer=127.0.0.1:" in caplog.text
-    assert "reason=peer did not return a certificate: it has to show" in caplog.text
+    assert "reason=peer did not return a certificate: it must show" in caplog.text
 
 
 def test_authorities_that_cannot_be_used_keep_servers_from_starting(tmp_path: Path) -> None:

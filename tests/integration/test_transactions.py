@@ -197,7 +197,7 @@ async def test_bad_outcomes_are_refused_and_nothing_is_stored(tmp_path: Path) ->
                 assert isinstance(await refusal(peer, transaction_id="nobody"), TransactionNotFound)
                 foreign = await refusal(peer, transaction_id=unique, group="Other")
                 assert isinstance(foreign, TransactionNotFound)
-                assert "another group" in foreign.message
+                assert "does not belong to group" in foreign.message
                 wrong = await refusal(peer, transaction_id=unique, topic="Other")
                 assert isinstance(wrong, InvalidArgument)
                 assert wrong.details["field"] == "topic"

@@ -24,9 +24,9 @@ def test_all_sockets_of_a_host_have_one_port(host: str) -> None:
 @pytest.mark.parametrize(
     ("host", "port", "words"),
     [
-        ("127.0.0.1", 70_000, "a port lies between 0 and 65535"),
-        ("0.0.0.0", 70_000, "a port lies between 0 and 65535"),
-        ("192.0.2.1", 0, "cannot listen on 192.0.2.1:0: Cannot assign requested address; stop"),
+        ("127.0.0.1", 70_000, "a port must be from 0 to 65535"),
+        ("0.0.0.0", 70_000, "a port must be from 0 to 65535"),
+        ("192.0.2.1", 0, "cannot listen on 192.0.2.1:0: Cannot assign requested address. Stop"),
         ("no such host", 1, "cannot listen on no such host:1: "),
     ],
 )
@@ -42,7 +42,7 @@ def test_a_port_belongs_to_one_server() -> None:
     with taken:
         for take in (listen, check_bindable):
             with pytest.raises(
-                CannotListen, match=f"{port}: Address already in use; stop the other"
+                CannotListen, match=f"{port}: Address already in use. Stop the other"
             ):
                 take("127.0.0.1", port)
     check_bindable("127.0.0.1", port)

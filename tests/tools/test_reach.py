@@ -72,7 +72,7 @@ def test_host_listens_elsewhere_only_where_that_is_meant(
     here = ["--advertised-address", "here.example:8081"]
     for words in (["serve", *here], ["broker", *here], ["nameserver"]):
         assert cli.run([*words, "--host", "0.0.0.0"]) == 2
-        assert ".host is 0.0.0.0, which other machines reach" in capsys.readouterr().err
+        assert ".host is 0.0.0.0: other machines can connect" in capsys.readouterr().err
         assert started == []
         assert cli.run([*words, "--host", "0.0.0.0", "--insecure"]) == 0
         assert cli.run([*words, "--host", "127.0.0.2"]) == 0

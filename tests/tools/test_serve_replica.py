@@ -25,7 +25,7 @@ pytestmark = pytest.mark.processes
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--grpc", "grpcio"), "--grpc grpcio is for one broker"),
+        (("--grpc", "grpcio"), "--grpc grpcio needs a single broker"),
         (("--clock", "virtual"), "--clock virtual needs a single broker"),
     ],
 )

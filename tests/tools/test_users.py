@@ -309,8 +309,8 @@ def test_a_secret_that_no_server_could_read_is_refused(
     open_to_all.chmod(0o644)
     empty.touch(0o600)
     for path, reason in (
-        (missing, "missing: it cannot be read: No such file or directory"),
-        (tmp_path, "it cannot be read: Is a directory"),
+        (missing, "missing: cannot be read: No such file or directory"),
+        (tmp_path, "cannot be read: Is a directory"),
         (open_to_all, "others may read it, its mode is 0644"),
         (empty, "has 0 characters"),
     ):

@@ -151,7 +151,7 @@ async def test_a_set_that_shrank_meanwhile_leaves_it_in_doubt(tmp_path: Path) ->
         mastered.mastership.acknowledge(1)
         error = sender.error(run)
         assert isinstance(error, NotEnoughReplicasAfterAppend)
-        assert "topic 'safe' needs 2 (min_in_sync)" in error.message
+        assert "topic 'safe' requires 2 (min_in_sync)" in error.message
 
 
 async def test_replicas_that_say_nothing_are_not_waited_for_without_end(tmp_path: Path) -> None:

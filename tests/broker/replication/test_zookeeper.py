@@ -319,7 +319,7 @@ def _create_broken(path: str, client: Any) -> Any:
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
-        (b"master: 1", "it is no JSON: b'master: 1'; correct the node"),
+        (b"master: 1", "it is not JSON: b'master: 1'; correct the node"),
         (b'{"format":2}', '"format" is 2, and this program knows 1; upgrade this broker'),
     ],
 )
@@ -420,7 +420,7 @@ async def test_without_kazoo_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "kazoo.client", None)
 
-    with pytest.raises(ConfigError, match=r"pip install .*\[cluster\]'"):
+    with pytest.raises(ConfigError, match=r"pip install .*\[replication\]'"):
         await ZooKeeperSession.open("a:1", session_ms=SESSION_MS, now_ms=SystemClock().now_ms)
 
 

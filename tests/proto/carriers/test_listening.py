@@ -25,7 +25,7 @@ async def test_two_servers_cannot_share_a_port(make: Make) -> None:
     first, second = make(), make()
     port = await first.start("127.0.0.1", 0)
 
-    with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port}: Address already in use; stop"):
+    with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port}: Address already in use. Stop"):
         await second.start("127.0.0.1", port)
 
     await first.stop(0)

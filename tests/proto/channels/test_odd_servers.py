@@ -307,7 +307,7 @@ async def test_an_answer_counts_though_nonsense_follows_it() -> None:
     assert answered.run_id == 5
     assert isinstance(lost, CallFailed)
     assert lost.code() is StatusCode.UNAVAILABLE
-    assert "does not keep to HTTP/2: DATA on stream 5, which is idle" in lost.details()
+    assert "violates HTTP/2: DATA on stream 5, which is idle" in lost.details()
 
 
 async def test_an_answer_without_sense_costs_its_own_call() -> None:

@@ -142,7 +142,7 @@ def test_the_command_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
-    [(["wheel", "--plot", "x.svg"], "belongs to"), (["ordinary", "--plot", "no/x.svg"], "folder")],
+    [(["wheel", "--plot", "x.svg"], "needs"), (["ordinary", "--plot", "no/x.svg"], "folder")],
 )
 def test_it_is_refused_before_anything_is_measured(
     arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]

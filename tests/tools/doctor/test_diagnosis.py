@@ -139,7 +139,7 @@ def test_messages_that_are_cut_are_said_to_lie_behind_the_damage() -> None:
     assert losses is not None
     reasons = {one["reason"]: one for one in losses.to_json()["reasons"]}
     assert reasons["cut"]["why"] == (
-        "behind 1,345,896, where the broker ends the log (the body does not fit its CRC)"
+        "after 1,345,896, where the broker ends the log (the body does not fit its CRC)"
     )
     assert losses.by_reason[Reason.CUT].log_offset.min() > 1_345_896
 

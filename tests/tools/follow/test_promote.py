@@ -77,10 +77,10 @@ async def test_a_master_that_answers_is_stopped_first(tmp_path: Path) -> None:
     store = await followed(tmp_path)
     master = await JavaMasterDouble(store, tmp_path).start()
     for told in ({"rpc": master.rpc}, {"rpc": master.rpc, "accept_loss": True}):
-        with pytest.raises(StoreMismatch, match=r"still answers.*stop it first"):
+        with pytest.raises(StoreMismatch, match=r"still answers.*Stop it"):
             await promoted(tmp_path, **told)
     master.is_mute = True  # It refuses what is asked, but it is there.
-    with pytest.raises(StoreMismatch, match=r"is still there \(.*stop it first"):
+    with pytest.raises(StoreMismatch, match=r"is still there \(.*Stop it"):
         await promoted(tmp_path, rpc=master.rpc)
     await master.close()
     store.close()
@@ -116,8 +116,8 @@ def other(store: MessageStore) -> None:
 @pytest.mark.parametrize(
     ("happens", "message"),
     [
-        (shorter, "another record at .*the newest here"),
-        (other, "another record at .*the newest here"),
+        (shorter, "a different record at .*the newest here"),
+        (other, "a different record at .*the newest here"),
     ],
 )
 async def test_the_stopped_store_of_java_is_compared(
@@ -287,7 +287,7 @@ def spoil_end(store: MessageStore) -> None:
 
 async def test_a_java_broker_that_has_its_store_open_is_stopped_first(tmp_path: Path) -> None:
     store = await followed(tmp_path)
-    with pytest.raises(StoreMismatch, match="still runs: stop it first"):
+    with pytest.raises(StoreMismatch, match="still runs.*top it"):
         await promoted(tmp_path, java_store=str(tmp_path / "java"))
     with pytest.raises(StoreMismatch, match="no folder commitlog"):
         await promoted(tmp_path, java_store=str(tmp_path))

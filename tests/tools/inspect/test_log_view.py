@@ -103,7 +103,7 @@ def test_a_wrong_crc_and_damaged_bytes_are_told(tmp_path: Path) -> None:
     assert damage == {
         "log_offset": 927,
         "store_size": 281,
-        "problem": "damaged: 281 bytes: no record: size 0, magic DAA320A7",
+        "problem": "damaged: 281 bytes: not a record: size 0, magic DAA320A7",
     }
 
 

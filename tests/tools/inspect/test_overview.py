@@ -91,7 +91,7 @@ def test_known_damage_of_a_replica_is_wrong(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("epochs", "words"),
     [
-        ("1\n7\n1-0\n", "the CRC of its entries is 1725254278, and it says 7"),
+        ("1\n7\n1-0\n", "the CRC of its entries is 1725254278, but its second line says 7"),
         ("1\n0\n1-999999999\n", "epoch 1 begins at 999,999,999, past the end of the log"),
     ],
 )

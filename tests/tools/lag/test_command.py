@@ -204,6 +204,6 @@ def test_an_earlier_file_that_is_none_is_refused_with_what_to_give(
     assert run(["lag", store, "--compare", str(tmp_path / name)]) == 2
 
     error = capsys.readouterr().err
-    assert f"--compare: {tmp_path / name} cannot be read" in error
+    assert f"--compare: cannot read {tmp_path / name}" in error
     assert why in error
     assert "give a file that `pocketmq lag --output FILE.json` wrote" in error

@@ -91,7 +91,7 @@ def test_what_cannot_be_read_is_set_aside_in_the_copy(tmp_path: Path) -> None:
 
     text = "\n".join(made.fitted.sentences)
     assert "config/subscriptionGroup.json: neither it nor its backup can be read" in text
-    assert "commitlog/notes.txt: its name is no offset" in text
+    assert "commitlog/notes.txt: its name is not an offset" in text
     aside = {path.name for path in (tmp_path / "copy/pocketmq/broken").iterdir()}
     assert {"commitlog-notes.txt.1", "index.1", "checkpoint.1"} <= aside
     assert of(tmp_path / "copy", settings("rolled")).is_healthy

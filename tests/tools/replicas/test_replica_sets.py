@@ -244,7 +244,7 @@ async def test_an_address_of_another_replica_is_refused(stage: Stage) -> None:
 
     assert done.code == 2
     assert "the address of replica 1 of" in done.err
-    assert "is replica 2 of" in done.err
+    assert "belongs to replica 2 of" in done.err
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ async def test_an_address_of_another_replica_is_refused(stage: Stage) -> None:
         (["0=b:1"], '"replicas" has the id 0'),
         (["1=b:1", "1=c:1"], "each replica has an id and an address of its own"),
         (["1=b:1", "2=b:1"], "each replica has an id and an address of its own"),
-        (["1=b:1", "--seed-from", "2"], "--seed-from 2: it is none of the replicas"),
+        (["1=b:1", "--seed-from", "2"], "--seed-from 2: give the ID of one of the replicas"),
     ],
 )
 async def test_replicas_of_another_form_are_refused(words: list[str], fault: str) -> None:
@@ -348,10 +348,10 @@ async def test_status_shows_all_sets_and_those_whose_record_is_spoilt(stage: Sta
     told = {one["set"]: one for one in (await stage.call("status", "--json")).documents}
     alone = await stage.call("status", stage.name)
 
-    assert "it is no JSON: b'?'" in told[stage.name]["error"]
+    assert "it is not JSON: b'?'" in told[stage.name]["error"]
     assert told[other.name]["master"] == 0
     assert alone.code == 2
-    assert f"sets/{stage.name}/state: it is no JSON" in alone.err
+    assert f"sets/{stage.name}/state: it is not JSON" in alone.err
 
 
 async def test_a_set_that_is_not_there_is_named_with_what_makes_it(stage: Stage) -> None:

@@ -89,5 +89,5 @@ def test_its_command_is_one_of_the_image(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_unknown_faults_are_refused_before_anything_starts() -> None:
     from pocketmq.tools.testing import PocketMQContainer
 
-    with pytest.raises(InvalidArgument, match="no kind 'redelivery'"):
+    with pytest.raises(InvalidArgument, match="unknown kind 'redelivery'"):
         PocketMQContainer(faults="redelivery")

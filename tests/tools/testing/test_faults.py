@@ -257,10 +257,10 @@ def test_what_is_asked_for_is_read_as_it_is_written() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("redelivery", "no kind 'redelivery'; did you mean 'redeliver'"),
+        ("redelivery", "unknown kind 'redelivery'; did you mean 'redeliver'"),
         ("reorder=101%", "up to 100%"),
         ("reorder=10", "write reorder, or reorder=10%"),
-        ("reorder,", "no kind ''"),
+        ("reorder,", "unknown kind ''"),
     ],
 )
 def test_an_unknown_fault_is_told(text: str, told: str) -> None:

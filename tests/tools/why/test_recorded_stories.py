@@ -100,7 +100,7 @@ def test_an_open_transaction_tells_every_check(tmp_path: Path) -> None:
     story = storyteller("transactions", tmp_path).of_key("trans-2")
 
     assert kinds(story) == ["half"] + ["checked"] * 6
-    assert "asked for 6 times" in story.conclusion
+    assert "checked 6 times" in story.conclusion
 
 
 # ---------------------------------------------------------------- delays
@@ -346,6 +346,6 @@ def test_a_damaged_store_tells_what_is_left_and_is_not_touched(
 
 def test_wrong_usage_is_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert why("x", "--scan") == 2
-    assert "--set and --scan need a STORE" in capsys.readouterr().err
+    assert "--broker-conf and --scan need a STORE" in capsys.readouterr().err
     assert why("x", "--store", str(tmp_path / "nowhere")) == 2
     assert "nowhere" in capsys.readouterr().err

@@ -77,7 +77,7 @@ def test_any_json_is_read_or_refused(value: object) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", ("no JSON",)),
+        ("{", ("is not JSON",)),
         ("[1]", ("topic → broker → queue",)),
         ('{"T": 3}', ("startingOffsets.T", "broker → queue")),
         ('{"T": {"a": {"x": 1}}}', ("startingOffsets.T.a", "'x'")),
