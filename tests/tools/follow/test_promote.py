@@ -287,7 +287,7 @@ def spoil_end(store: MessageStore) -> None:
 
 async def test_a_java_broker_that_has_its_store_open_is_stopped_first(tmp_path: Path) -> None:
     store = await followed(tmp_path)
-    with pytest.raises(StoreMismatch, match="still runs.*top it"):
+    with pytest.raises(StoreMismatch, match=r"still runs.*top it"):
         await promoted(tmp_path, java_store=str(tmp_path / "java"))
     with pytest.raises(StoreMismatch, match="no folder commitlog"):
         await promoted(tmp_path, java_store=str(tmp_path))
