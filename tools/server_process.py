@@ -97,11 +97,12 @@ class ServerProcess:
                 found: dict[str, Any] = json.loads(line.removeprefix(READY))
                 return found
         code = self._process.wait()
-        last = self._log.read_text(errors="replace").strip().splitlines()[-1:] or [
-            "it said nothing"
-        ]
+        said = self._log.read_text(errors="replace").strip().splitlines()
+        # An error's last line is the address of its page.
+        reasons = [line for line in said if not line.startswith("See ")]
+        reason = reasons[-1] if reasons else "it said nothing"
         raise ConnectionLost(
-            f"the server ended with code {code} before it served: {last[0]}", code=code
+            f"the server ended with code {code} before it served: {reason}", code=code
         )
 
     @property

@@ -81,7 +81,7 @@ def test_brokers_share_topics_come_again_and_stop_together(tmp_path: Path) -> No
     assert not any((store / name / "abort").exists() for name in places)
     refused = Shell("")("serve", "--store", str(store))
     assert refused.code == 5
-    assert f"say --brokers 2, or --store {store}/broker-1" in refused.err
+    assert f"Give --brokers 2, or --store {store}/broker-1" in refused.err
 
     with ServerProcess(store, "--brokers", "3") as more:
         (made,) = Shell(more.nameserver).done("topic", "create", "T", "--queues", "4")

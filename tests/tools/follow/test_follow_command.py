@@ -94,7 +94,7 @@ async def test_another_log_is_taken_into_a_new_store_and_the_old_one_kept(tmp_pa
     assert await process.wait() == 5
     process = await started(*words, "--set-aside", str(ours))
     said = await until_said(process, "continuing with an empty one")
-    aside = Path(said.partition("the store is ")[2].partition(" now")[0])
+    aside = Path(said.partition("renamed the store to ")[2].partition(";")[0])
     assert aside.name.startswith("ours.set-aside-")
     await until_said(process, " 0 behind")
     process.send_signal(signal.SIGINT)
