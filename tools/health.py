@@ -99,6 +99,8 @@ def health(
     if not (nameservers or brokers):
         nameservers = parse_addresses(named_or_default(None))
         brokers = () if os.environ.get(NAMESERVER_VARIABLE) else (DEFAULT_BROKER,)
+    if writable and not brokers:
+        raise click.UsageError("--writable checks brokers: add --broker HOST:PORT for each.")
     asked = [("name server", address, "") for address in nameservers]
     asked += [("broker", address, "writable" if writable else "") for address in brokers]
     tls = Trust().or_environment().context()

@@ -44,6 +44,10 @@ def test_without_options_the_name_servers_of_the_environment_are_asked(
 
     assert (done.code, done.out) == (0, f"name server {server.nameserver}: SERVING\n")
 
+    no_broker = pocketmq("health", "--writable")
+    assert (no_broker.code, no_broker.out) == (2, "")
+    assert "--writable checks brokers: add --broker HOST:PORT" in no_broker.err
+
 
 @pytest.mark.parametrize("carrier", GRPC_CHOICES)
 async def test_a_broker_that_cannot_write_serves_but_is_not_writable(
