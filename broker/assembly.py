@@ -13,9 +13,9 @@ from ..proto.rpc.channels import Dial
 from ..store.message_store import MessageStore
 from ..store.offsets_file import OffsetsFile
 from ..store.state_files import StateFile
-from .accounts import ConsumeStats
 from .commit_texts import CommitTexts
 from .config import BrokerConfig
+from .consume_stats import ConsumeStats
 from .consumer_groups import Groups
 from .delay.delays import Delays
 from .delay.recalls import Recalls
@@ -24,8 +24,8 @@ from .events import BrokerEvents
 from .groups.coordination import Coordination
 from .groups.coordinator import Coordinator
 from .groups.dead_letters import DeadLetters
-from .groups.fence import LeaseGuard
 from .groups.kept_leases import LeaseStore
+from .groups.lease_guard import LeaseGuard
 from .groups.leases import LeaseService
 from .groups.retries import Retries
 from .kept_tables import KeptTables
@@ -39,12 +39,12 @@ from .metrics.clients import ClientMetrics
 from .metrics.opencensus import CensusMeasurements
 from .metrics.opentelemetry import Measurements
 from .metrics.traffic import TrafficCounts
-from .neighbours import OtherBrokers
 from .offsets import Offsets
+from .other_brokers import OtherBrokers
 from .parts import BrokerParts
 from .pop.deliveries import KeptDeliveries
-from .pop.pops import PopService
 from .pop.receives import PopLeases, serials_from
+from .pop.service import PopService
 from .pop.table import PopParts
 from .producers.producers import Producers
 from .replication.mastership import Mastership
@@ -103,15 +103,15 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     wall_timers = timers if wall is clock else Timers(wall)
     tables = KeptTables.open(store, wall_timers, entry_clock=timers, forget_own=epoch > 0)
     leases = LeaseStore(tables.leases, wall_timers, limit=lambda: config.leases_max, epoch=epoch)
-    fence = LeaseGuard(leases, lambda: config.lease_ms)
-    accounts = ConsumeStats(wall.unix_ms, tables.statistics, holder=leases.member_of)
+    lease_guard = LeaseGuard(leases, lambda: config.lease_ms)
+    consume_stats = ConsumeStats(wall.unix_ms, tables.statistics, holder=leases.member_of)
     purgatory = Purgatory(wall_timers, limit=lambda: config.fetches_waiting_max)
     traffic = TrafficCounts(lambda: config.metrics_series_max)
     appends = Appender(store, purgatory.notify, mastership, traffic, events)
     texts = CommitTexts(tables.commit_texts)
     offsets = Offsets(OffsetsFile(store.disk, store.config.path), unix_ms, texts, appends)
-    filters = Filters(wall_timers, wall, accounts, traffic)
-    renew = fence.renew_by_fetch
+    filters = Filters(wall_timers, wall, consume_stats, traffic)
+    renew = lease_guard.renew_by_fetch
     fetches = Fetches(
         config, topics, offsets, store, purgatory, wall.now_ms, filters, groups, renew, events
     )
@@ -129,7 +129,7 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
         serials=serials_from(random.randbytes),
         make_dead_letter=retries.bury,
         config=config,
-        accounts=accounts,
+        consume_stats=consume_stats,
         traffic=traffic,
     )
     # A group either shares queues or uses pop. Coordinator and pops check each other; pops are second.
@@ -137,7 +137,7 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     coordinator = Coordinator(config, groups, wall_timers, check_join, epoch)
     has_members = coordinator.has_members
     pops = PopService(config, topics, groups, filters, purgatory, pop_parts, has_members, events)
-    neighbours = _neighbours(config, dial, wall)
+    other_brokers = _other_brokers(config, dial, wall)
     own = _own_addresses(config, store, replicas)
     clients = Clients(
         config, store.config, groups, wall_timers, own, transactions.listeners, events
@@ -145,7 +145,7 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     diagnostics = Diagnostics(clients.sessions, topics, store, wall_timers)
     queue_leases = LeaseService(config, topics, groups, offsets, wall_timers, leases)
     coordination = Coordination(
-        topics, coordinator, queue_leases, leases, fence, accounts, clients.subscriptions
+        topics, coordinator, queue_leases, leases, lease_guard, consume_stats, clients.subscriptions
     )
     commit_parts = CommitParts(
         store=store,
@@ -153,7 +153,7 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
         groups=groups,
         offsets=offsets,
         appends=appends,
-        fence=fence,
+        lease_guard=lease_guard,
         check_not_popped=pops.check_not_popped,
         timers=wall_timers,
         unix_ms=unix_ms,
@@ -164,7 +164,7 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
         topics=topics,
         groups=groups,
         offsets=offsets,
-        accounts=accounts,
+        consume_stats=consume_stats,
         timers=timers,
         wall_timers=wall_timers,
         purgatory=purgatory,
@@ -183,7 +183,7 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
         coordination=coordination,
         pops=pops,
         clients=clients,
-        neighbours=neighbours,
+        other_brokers=other_brokers,
         service_v2=ServiceV2(()),
         client_metrics=ClientMetrics(wall.now_ms),
         traffic=traffic,
@@ -233,10 +233,10 @@ def _connect(events: BrokerEvents, parts: BrokerParts, diagnostics: Diagnostics)
         BrokerEvents(
             topic_changed=[
                 parts.coordination.topic_changed,
-                parts.neighbours.forget,
+                parts.other_brokers.forget,
                 forget_deleted,
             ],
-            topic_auto_created=[parts.neighbours.create_topic],
+            topic_auto_created=[parts.other_brokers.create_topic],
             messages_stored=[parts.pops.arrived],
             client_alive=[parts.pops.client_alive],
             client_gone=[parts.pops.client_gone],
@@ -277,15 +277,15 @@ def _service_v2(
     machine.
     """
     store, topics, groups, pops = parts.store, parts.topics, parts.groups, parts.pops
-    check_commit = parts.coordination.fence.check_commit
+    check_commit = parts.coordination.lease_guard.check_commit
     clients = parts.clients
     handlers = (
         clients,
-        RouteQueries(config.name, topics, groups, clients.reach, parts.neighbours),
+        RouteQueries(config.name, topics, groups, clients.reach, parts.other_brokers),
         diagnostics,
         SendMessages(config, topics, parts.sends, unix_ms, clients.checks.remember),
-        EndTransactions(topics, parts.transactions, parts.neighbours),
-        RecallMessages(topics, parts.recalls, parts.neighbours),
+        EndTransactions(topics, parts.transactions, parts.other_brokers),
+        RecallMessages(topics, parts.recalls, parts.other_brokers),
         Receiving(pops, clients.subscriptions, wall.unix_ms, config),
         Acknowledging(pops, topics, groups, store.config.delay_levels_ms),
         LiteSubscriptions(topics),
@@ -310,7 +310,7 @@ def _delay_rules(config: BrokerConfig, store: MessageStore) -> DelayLimits:
     return DelayLimits(levels_ms, precision_ms, config.delay_max_ms)
 
 
-def _neighbours(config: BrokerConfig, dial: Dial, wall: Clock) -> OtherBrokers:
+def _other_brokers(config: BrokerConfig, dial: Dial, wall: Clock) -> OtherBrokers:
     sees_all = config.v2_cluster and not config.v2_endpoints
     servers = config.nameservers if sees_all else ()
     return OtherBrokers(config.name, servers, dial, wall.now_ms)

@@ -16,8 +16,8 @@ from ..store.message_store import MessageStore
 from ..store.table_files import FOLDER, read_entries
 from ..store.table_journal import JournalParts, JournalSizes, TableJournal, boot_id
 from ..store.tables import AnyTable, JournalTable, NamedTable
-from .accounts import StatisticsTable, cut_accounts, statistics_table
 from .commit_texts import CommitTextTable, commit_text_table
+from .consume_stats import StatisticsTable, cut_stats, statistics_table
 from .delay.progress import delivered_table
 from .groups.kept_leases import lease_table
 from .groups.lease_table import Row
@@ -102,7 +102,7 @@ class KeptTables:
             tables.journal.sync()
         if forget_own:
             tables.forget_own()
-        cut_accounts(tables.statistics, store.queues.end)
+        cut_stats(tables.statistics, store.queues.end)
         return tables
 
     @property

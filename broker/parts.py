@@ -17,7 +17,7 @@ from ..proto.errors import PocketMQError
 from ..proto.rpc import MethodTable
 from ..store.flush import Flusher
 from ..store.message_store import MessageStore
-from .accounts import ConsumeStats
+from .consume_stats import ConsumeStats
 from .consumer_groups import Groups
 from .delay.delays import Delays
 from .delay.recalls import Recalls
@@ -32,9 +32,9 @@ from .messages.lookup import Lookups
 from .messages.send import Sends
 from .metrics.clients import ClientMetrics
 from .metrics.traffic import TrafficCounts
-from .neighbours import OtherBrokers
 from .offsets import Offsets
-from .pop.pops import PopService
+from .other_brokers import OtherBrokers
+from .pop.service import PopService
 from .producers.producers import Producers
 from .replication.state_source import StateSource
 from .service_v2.service import ServiceV2
@@ -56,7 +56,7 @@ class BrokerParts:
     topics: Topics
     groups: Groups
     offsets: Offsets
-    accounts: ConsumeStats
+    consume_stats: ConsumeStats
     timers: Timers
     wall_timers: Timers
     purgatory: Purgatory
@@ -74,7 +74,7 @@ class BrokerParts:
     dead_letters: DeadLetters
     coordination: Coordination
     clients: Clients
-    neighbours: OtherBrokers
+    other_brokers: OtherBrokers
     service_v2: ServiceV2
     pops: PopService
     client_metrics: ClientMetrics
@@ -158,7 +158,7 @@ class BrokerParts:
     async def stop_timers(self) -> None:
         """Stop all timers."""
         self.filters.stop()
-        await self.neighbours.close()
+        await self.other_brokers.close()
         if self.awaited is not None:
             self.awaited.stop()
         await self.timers.stop()

@@ -29,7 +29,7 @@ from .messages.fetch import Fetches
 from .messages.lookup import Lookups, in_steps
 from .messages.send import SendCounts, Sends, TopicSends
 from .offsets import Offsets, Safe
-from .pop.pops import PopService
+from .pop.service import PopService
 from .replication.state_source import GROUPS_FILE, TOPICS_FILE, StateSource
 from .replication.table_stream import STATISTICS_FILE
 from .retry_policies import retry_intervals_of
@@ -170,7 +170,7 @@ class BrokerService:
             self._pops.check_kept(request.group)
         else:
             self._pops.check_not_popped(request.group)
-            self._coordination.fence.check_commit(request.group, request.offsets)
+            self._coordination.lease_guard.check_commit(request.group, request.offsets)
         self._groups.ensure(request.group)
         is_move = request.force or bool(request.moved_by)
         if is_move:
@@ -196,7 +196,7 @@ class BrokerService:
         for one in request.offsets:
             before = self._offsets.committed(one.topic, request.group, one.queue)
             key = (request.group, one.topic, one.queue)
-            self._coordination.accounts.move(key, f"{who} ({call.peer})", before, one.offset)
+            self._coordination.consume_stats.move(key, f"{who} ({call.peer})", before, one.offset)
 
     def _reply_when_saved(self, call: Call) -> None:
         """Answer CALL once offsets are saved. A kill may lose progress, which is repeated, but never a move to an
@@ -215,7 +215,7 @@ class BrokerService:
 
         def safe(error: PocketMQError | None) -> None:
             if error is None:
-                self._coordination.accounts.when_durable(told)
+                self._coordination.consume_stats.when_durable(told)
             else:
                 call.fail(error)
 
@@ -420,7 +420,7 @@ class _Changes:
         them.
         """
         with suppress(StoreError):  # The log reports it.
-            await ended(self._coordination.accounts.when_durable)
+            await ended(self._coordination.consume_stats.when_durable)
 
     async def _replicated(self, *files: str) -> None:
         """Wait until every replica in sync has the present FILES; return at once without replicas."""

@@ -32,8 +32,8 @@ from .groups.coordination import Coordination
 from .groups.lease_table import QueueKey
 from .messages.fetch_reply import Done
 from .offsets import Offsets
-from .pop.pops import PopService
 from .pop.receives import ReceiveRequest, ReceiveResult
+from .pop.service import PopService
 from .topics import Topics
 
 logger = logging.getLogger(__name__)

@@ -83,10 +83,10 @@ _SECTIONS: Final[Mapping[str, CommandTable]] = {
         "recall": ("send:recall", "Cancel a delayed message before it is due."),
         "consume": ("consume:consume", "Print the messages of a topic."),
         "find": (
-            "lookup.command:find",
+            "find.command:find",
             "Find messages by key, id, offset or time.",
         ),
-        "trace": ("why.command:trace", "Show the history of one message."),
+        "trace": ("trace.command:trace", "Show the history of one message."),
         "record": ("record:record", "Write the messages of a topic to a JSON Lines file."),
         "replay": ("record:replay", "Send the messages of a recording again."),
     },
@@ -99,7 +99,7 @@ _SECTIONS: Final[Mapping[str, CommandTable]] = {
         ),
         "lint": ("lint.command:lint", "Find likely mistakes in topics, groups and messages."),
         "size": (
-            "advise:size",
+            "size:size",
             "Measure a listener and recommend threads, processes and nodes.",
         ),
     },

@@ -98,10 +98,10 @@ def describe(
     if texts:
         click.echo()
         print_table(["topic", "broker", "queue", "offset", "offset metadata"], texts)
-    _print_accounts(found.queues)
+    _print_stats(found.queues)
 
 
-def _print_accounts(queues: Sequence[GroupQueue]) -> None:
+def _print_stats(queues: Sequence[GroupQueue]) -> None:
     """Print the messages that filters left out, and the offset resets by administrators."""
     skipped = [_skipped_row(queue, one) for queue in queues for one in queue.skipped]
     if skipped:

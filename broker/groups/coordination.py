@@ -9,12 +9,12 @@ from ...proto.access.listing import SeenNames
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Call, MethodTable, bidi, service, unary
 from ...proto.topics import check_group
-from ..accounts import ConsumeStats
+from ..consume_stats import ConsumeStats
 from ..topics import Topics
 from .coordinator import Coordinator
-from .fence import LeaseGuard
 from .hidden_topics import without_hidden_topics
 from .kept_leases import LeaseStore
+from .lease_guard import LeaseGuard
 from .lease_table import Lease, QueueKey
 from .leases import LeaseService
 from .membership import GroupMembership
@@ -43,15 +43,15 @@ class Coordination:
         coordinator: Coordinator,
         leases: LeaseService,
         kept: LeaseStore,
-        fence: LeaseGuard,
-        accounts: ConsumeStats,
+        lease_guard: LeaseGuard,
+        consume_stats: ConsumeStats,
         official: OfficialMembers,
     ) -> None:
         self.coordinator = coordinator
         self.leases = leases
-        self.fence = fence
+        self.lease_guard = lease_guard
         self._kept = kept
-        self.accounts = accounts
+        self.consume_stats = consume_stats
         self._official = official
         self._topics = topics
         self._shapes = {name: self._shape(name) for name in topics.names()}
@@ -83,13 +83,13 @@ class Coordination:
     def forget_group(self, group: str) -> None:
         """End the leases of GROUP, which was deleted, and forget its statistics."""
         self.leases.forget_group(group)
-        self.accounts.forget_group(group)
+        self.consume_stats.forget_group(group)
         self.coordinator.forget_group(group)
 
     def forget_topic(self, topic: str) -> None:
         """End the leases of TOPIC's queues; the topic was deleted."""
         self.leases.forget_topic(topic)
-        self.accounts.forget_topic(topic)
+        self.consume_stats.forget_topic(topic)
 
     def _shape(self, name: str) -> tuple[int, int] | None:
         """Return the properties of topic NAME that matter to its readers; None if there is no such topic."""
@@ -123,7 +123,7 @@ class Coordination:
         name = check_group(request.group)
         reply = pb.GroupStateReply(
             leases=self.leases.of_group(name),
-            filtered=self.accounts.of_group(name),
+            filtered=self.consume_stats.of_group(name),
             official=self._official.of_group(name),
         )
         found = (self.coordinator.grace_left_ms(name), self._official.grace_left_ms(name))

@@ -31,8 +31,8 @@ from ...proto.record import decode_record
 from ...proto.topics import DEAD_LETTERS_GROUP, MARK_GROUPS, RETRY_PREFIX, dead_letter_topic
 from ...store.message_store import MessageStore
 from ..offsets import Offsets
-from ..pop.pops import PopService
 from ..pop.receives import PopQueue
+from ..pop.service import PopService
 from ..topics import Topics
 
 #: Times that are read before other work of the event loop continues: one or two milliseconds.

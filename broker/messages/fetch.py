@@ -20,11 +20,11 @@ from ...proto.record import FIXED_SIZE_V4
 from ...proto.topics import check_group
 from ...store.message_store import MessageStore
 from ...store.slices import Slices
-from ..account import ScanResult
 from ..config import BrokerConfig
 from ..consumer_groups import Groups
 from ..events import BrokerEvents
 from ..offsets import Offsets
+from ..queue_stats import ScanResult
 from ..timing.purgatory import Purgatory, WatchedOperation, end_of_wait
 from ..topics import Topics
 from .fetch_reply import Done, FetchLimits, Refusal, failed_reply, limits_of, read_once
@@ -138,10 +138,10 @@ class Fetches:
         choice = choice_of(request.filter)
         self._offsets.pulled(request.topic, request.group, request.queue, begin)
         if choice is None:
-            self._filters.accounts.look_at_all(key, begin, told.next_offset)
+            self._filters.consume_stats.look_at_all(key, begin, told.next_offset)
         else:
             look = ScanResult(begin, told.next_offset, wanted, told.filtered_count, 0)
-            self._filters.accounts.look(key, look, queue_end=high, filtering=choice.filtering)
+            self._filters.consume_stats.look(key, look, queue_end=high, filtering=choice.filtering)
         return pb.FetchReply(
             fetch_id=request.fetch_id,
             next_offset=told.next_offset,
@@ -230,9 +230,9 @@ class _Fetch:
             key, end = (request.group, request.topic, request.queue), seen.next_offset
             if reply.lost_count:
                 look = ScanResult(request.offset, end, seen.queue_offsets, 0, seen.lost)
-                self._filters.accounts.look(key, look, queue_end=seen.max_offset)
+                self._filters.consume_stats.look(key, look, queue_end=seen.max_offset)
             else:
-                self._filters.accounts.look_at_all(key, request.offset, end)
+                self._filters.consume_stats.look_at_all(key, request.offset, end)
         self._done(reply)
 
     def _read(self) -> pb.FetchReply:

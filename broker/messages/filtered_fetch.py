@@ -17,7 +17,7 @@ from ...proto import errors
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...store.message_store import MessageStore
 from ...store.slices import Slices
-from ..account import ScanResult
+from ..queue_stats import ScanResult
 from ..timing.purgatory import Purgatory, WatchedOperation
 from .fetch_reply import Done, FetchLimits, Refusal, failed_reply, never_written_reply
 from .filters import FilterChoice, Filters, Mask, share_of_turn
@@ -152,7 +152,7 @@ class FilteredFetch:
             look = ScanResult(
                 self._next, seen.next_offset, seen.queue_offsets[wanted], stepped, seen.lost
             )
-            self._filters.accounts.look(
+            self._filters.consume_stats.look(
                 (request.group, request.topic, request.queue),
                 look,
                 queue_end=seen.max_offset,

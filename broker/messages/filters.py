@@ -35,9 +35,9 @@ from ...proto.properties import TAGS
 from ...proto.property_ranges import PropertyRanges
 from ...proto.record_run import Longs, as_bytes, parse_run, starts_of
 from ...store.slices import Slices
-from ..account import Filtering, filtering_of
-from ..accounts import ConsumeStats
+from ..consume_stats import ConsumeStats
 from ..metrics.traffic import TrafficCounts
+from ..queue_stats import Filtering, filtering_of
 from ..timing.timers import Timers
 from ..timing.turns import StepScheduler
 
@@ -193,17 +193,17 @@ class Filters:
     """Continues scans in later turns of the event loop. TIMERS use CLOCK, a virtual clock stops until all scans are
     done.
 
-    accounts, traffic: where deliveries are recorded.
+    consume_stats, traffic: where deliveries are recorded.
     """
 
     def __init__(
         self,
         timers: Timers,
         clock: Clock,
-        accounts: ConsumeStats | None = None,
+        consume_stats: ConsumeStats | None = None,
         traffic: TrafficCounts | None = None,
     ) -> None:
-        self.accounts = ConsumeStats() if accounts is None else accounts
+        self.consume_stats = ConsumeStats() if consume_stats is None else consume_stats
         self.traffic = TrafficCounts() if traffic is None else traffic
         self._turns = StepScheduler(timers, clock, self._turn)
         #: Scans that wait for a turn, one per fetch.

@@ -53,7 +53,7 @@ def _topics(parts: BrokerParts) -> Iterator[PageFigure]:
 
 def _groups(parts: BrokerParts) -> Iterator[PageFigure]:
     """Yield the filtered messages of the groups and topics with the most of them."""
-    counts = parts.accounts.skipped_by_topic()
+    counts = parts.consume_stats.skipped_by_topic()
     most = sorted(counts, key=lambda key: -counts[key])[:_GROUPS_MAX]
     for group, topic in sorted(most):
         yield PageFigure(
@@ -115,12 +115,12 @@ def _own_traffic(parts: BrokerParts) -> Iterator[PageFigure]:
         (
             "lost_messages",
             "Damaged or deleted messages that groups skipped, counted once per group.",
-            parts.accounts.lost,
+            parts.consume_stats.lost,
         ),
         (
             "skipped_messages",
             "Messages that groups filtered out, counted once per group.",
-            parts.accounts.skipped,
+            parts.consume_stats.skipped,
         ),
     ]
     for name, what, value in rows:

@@ -36,12 +36,12 @@ from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ...store.slices import Slices
 from ...store.tables import TableChange
-from ..account import EVERY, ScanResult
-from ..accounts import ConsumeStats
 from ..config import BrokerConfig
+from ..consume_stats import ConsumeStats
 from ..messages.filters import FilterChoice, share_of_turn
 from ..metrics.traffic import TrafficCounts
 from ..offsets import Offsets
+from ..queue_stats import EVERY, ScanResult
 from .deliveries import (
     LOOKED,
     WAITS,
@@ -99,7 +99,7 @@ class PopParts:
     #: Lets receives that wait for messages of (group, topic) try again.
     wake: Callable[[tuple[str, str]], object] = lambda key: None
     #: Counts the messages that groups filter out.
-    accounts: ConsumeStats = field(default_factory=ConsumeStats)
+    consume_stats: ConsumeStats = field(default_factory=ConsumeStats)
     #: Counts the messages that are delivered.
     traffic: TrafficCounts = field(default_factory=TrafficCounts)
     in_flight: int = 0
@@ -257,7 +257,7 @@ class PopTable:
         if scanned.next_offset == queue.next_offset:
             return False
         self._check_room(bool(taken))
-        self._account(queue, scanned, asked)
+        self._stats(queue, scanned, asked)
         queue.next_offset = scanned.next_offset
         for offset, data in scanned.found:
             entry = queue.entries[offset] = PopEntry(queue, offset)
@@ -265,16 +265,16 @@ class PopTable:
         self.parts.in_flight += len(scanned.found)
         return not scanned.found and scanned.next_offset < scanned.end
 
-    def _account(self, queue: PopQueue, scanned: Scanned, asked: ReceiveRequest) -> None:
+    def _stats(self, queue: PopQueue, scanned: Scanned, asked: ReceiveRequest) -> None:
         """Count the messages that were scanned and not delivered."""
-        accounts, found, choice = self.parts.accounts, scanned.found, asked.choice
+        consume_stats, found, choice = self.parts.consume_stats, scanned.found, asked.choice
         begin, end = scanned.begin, scanned.next_offset
         if choice is None and not scanned.lost:
-            accounts.look_at_all(queue.key, begin, end)
+            consume_stats.look_at_all(queue.key, begin, end)
             return
         wanted = np.array([offset for offset, _ in found], np.int64)
         stepped = 0 if choice is None else max(0, end - begin - len(found) - scanned.lost)
-        accounts.look(
+        consume_stats.look(
             queue.key,
             ScanResult(begin, end, wanted, stepped, scanned.lost),
             queue_end=scanned.end,
@@ -350,7 +350,7 @@ class PopTable:
         else:
             data = read_one(store, self.topic, key.queue, entry.offset)
         if data is None and entry.offset >= store.queue_bounds(self.topic, key.queue)[0]:
-            self.parts.accounts.lose(key)
+            self.parts.consume_stats.lose(key)
         return data
 
     def read_again(self, entry: PopEntry) -> bytes | None:

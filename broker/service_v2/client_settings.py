@@ -24,7 +24,7 @@ from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...store.format.beans import INT_MAX
 from ...store.format.state_tables import GroupConfig
 from ..consumer_groups import Groups
-from ..pop.pops import BATCH_MAX
+from ..pop.service import BATCH_MAX
 from ..retry_policies import announced_retry_intervals_of, exponential_of
 from .receiving import POLLING_MOST_MS
 from .request_checks import INVISIBLE_MAX_MS, LITE_TOPIC_LENGTH_MAX, group_name, topic_name

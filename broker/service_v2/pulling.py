@@ -27,7 +27,7 @@ from ...store.message_store import MessageStore
 from ..consumer_groups import Groups
 from ..messages.fetch import Fetches
 from ..offsets import Offsets
-from ..pop.pops import PopService
+from ..pop.service import PopService
 from ..timing.purgatory import WatchedOperation
 from ..topics import Topics
 from .messages import delivered

@@ -1,10 +1,10 @@
 """QueryRoute and QueryAssignment: the queues of a topic, and the queues from which a push consumer receives.
 
 The answer has the queues of all brokers that have the topic: this broker's under the access point that the client used
-(reach.py), others' where they are registered. Brokers alternate, by name, because a simple consumer asks one queue
-after the other, and waits at each. All brokers answer in the same order, because clients find the queue of a message
-group by its position. Of each broker, queues that can be read and written come first, because Node.js clients use only
-queue 0. An unknown topic is TOPIC_NOT_FOUND and is not created: clients ask before they send.
+(client_addresses.py), others' where they are registered. Brokers alternate, by name, because a simple consumer asks one
+queue after the other, and waits at each. All brokers answer in the same order, because clients find the queue of a
+message group by its position. Of each broker, queues that can be read and written come first, because Node.js clients
+use only queue 0. An unknown topic is TOPIC_NOT_FOUND and is not created: clients ask before they send.
 
 A group that is not orderly is assigned one queue per broker, with id −1. An orderly group is assigned every readable
 queue.
@@ -24,11 +24,11 @@ from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import LATER, Call, MethodTable
 from ...proto.topics import PERMISSION_ALL, PERMISSION_READ, PERMISSION_WRITE
 from ..consumer_groups import Groups
-from ..neighbours import OtherBrokers, RemoteQueues
+from ..other_brokers import OtherBrokers, RemoteQueues
 from ..topics import Topics
+from .client_addresses import TAKE_ONE_ADDRESS, Reach, endpoints_of_replicas
 from .heartbeats import LANGUAGE
 from .messages import accepted_by, accepted_types
-from .reach import TAKE_ONE_ADDRESS, Reach, endpoints_of_replicas
 from .request_checks import group_name, topic_name
 from .service import service, unary
 from .statuses import OK, Refused, status_of, status_of_bug
@@ -45,13 +45,13 @@ class RouteQueries:
     """Answers requests for routes. NAME is this broker."""
 
     def __init__(
-        self, name: str, topics: Topics, groups: Groups, reach: Reach, neighbours: OtherBrokers
+        self, name: str, topics: Topics, groups: Groups, reach: Reach, other_brokers: OtherBrokers
     ) -> None:
         self._name = name
         self._topics = topics
         self._groups = groups
         self._reach = reach
-        self._neighbours = neighbours
+        self._other_brokers = other_brokers
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
@@ -133,7 +133,7 @@ class RouteQueries:
         reply_type: type[Any],
     ) -> Any:
         """Return what ANSWER makes of what other brokers have of topic NAME; or LATER, if that has to be asked for."""
-        others = self._neighbours.known(name)
+        others = self._other_brokers.known(name)
         if others is not None:
             return answer(others)
 
@@ -146,7 +146,7 @@ class RouteQueries:
                 reply = reply_type(status=status_of_bug(reply_type.DESCRIPTOR.name, bug))
             call.reply(reply)
 
-        self._neighbours.ask(name, told)
+        self._other_brokers.ask(name, told)
         return LATER
 
     def _shares(
@@ -158,7 +158,7 @@ class RouteQueries:
         """
         topic = self._topics.find(name) if others else self._topics.get(name)
         dialled = request.endpoints
-        reach = self._reach.of(dialled, self._neighbours.addresses)
+        reach = self._reach.of(dialled, self._other_brokers.addresses)
         takes_one = call.metadata.get(LANGUAGE, "").upper() in TAKE_ONE_ADDRESS
         shares = [
             _Share(

@@ -43,7 +43,7 @@ from ..config import BrokerConfig
 from ..delay.recalls import Recalls
 from ..messages.admission import ValidatedBatch, validate_encoded
 from ..messages.send import Outcome, Sends
-from ..neighbours import OtherBrokers
+from ..other_brokers import OtherBrokers
 from ..topics import Topics
 from ..transactions.transactions import Transactions
 from . import request_checks
@@ -412,11 +412,11 @@ class EndTransactions:
     """
 
     def __init__(
-        self, topics: Topics, transactions: Transactions, neighbours: OtherBrokers
+        self, topics: Topics, transactions: Transactions, other_brokers: OtherBrokers
     ) -> None:
         self._topics = topics
         self._transactions = transactions
-        self._neighbours = neighbours
+        self._other_brokers = other_brokers
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
@@ -444,7 +444,7 @@ class EndTransactions:
             resolution=resolution,
             from_check=request.source != v2.SOURCE_CLIENT,
         )
-        here = _LocalThenRemote(call, own, self._neighbours)
+        here = _LocalThenRemote(call, own, self._other_brokers)
         try:
             self._topics.get(topic)
             self._transactions.end(own, here)
@@ -456,19 +456,19 @@ class EndTransactions:
 class _LocalThenRemote(AdaptedCall):
     """CALL, answered by this broker, or by one of its NEIGHBOURS if this one does not know the topic or transaction."""
 
-    __slots__ = ("_neighbours", "_request")
+    __slots__ = ("_other_brokers", "_request")
 
     def __init__(
-        self, call: Call, request: pb.EndTransactionRequest, neighbours: OtherBrokers
+        self, call: Call, request: pb.EndTransactionRequest, other_brokers: OtherBrokers
     ) -> None:
         super().__init__(call, v2.EndTransactionResponse, lambda _: _ended())
         self._request = request
-        self._neighbours = neighbours
+        self._other_brokers = other_brokers
 
     def fail(self, error: RpcError) -> None:
         if isinstance(error, TopicNotFound | TransactionNotFound):
             elsewhere = AdaptedCall(self._call, v2.EndTransactionResponse, lambda _: _ended())
-            self._neighbours.forward_end(self._request, elsewhere, error)
+            self._other_brokers.forward_end(self._request, elsewhere, error)
         else:
             super().fail(error)
 
@@ -485,10 +485,10 @@ class RecallMessages:
     of the message.
     """
 
-    def __init__(self, topics: Topics, recalls: Recalls, neighbours: OtherBrokers) -> None:
+    def __init__(self, topics: Topics, recalls: Recalls, other_brokers: OtherBrokers) -> None:
         self._topics = topics
         self._recalls = recalls
-        self._neighbours = neighbours
+        self._other_brokers = other_brokers
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
@@ -501,7 +501,7 @@ class RecallMessages:
         name = topic_name(request.topic)
         own = pb.RecallRequest(topic=name, handle=request.recall_handle)
         relayed = AdaptedCall(call, v2.RecallMessageResponse, _recalled)
-        if self._neighbours.forward_recall(own, relayed):
+        if self._other_brokers.forward_recall(own, relayed):
             return LATER
         check_type(self._topics.get(name), v2.DELAY)
         return self._recalls.recall(own, relayed)

@@ -33,10 +33,10 @@ from ..events import BrokerEvents
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
 from ..transactions.checks import Listeners
+from .client_addresses import Reach
 from .client_session import ClientSession
 from .client_settings import SettingsRules
 from .heartbeats import LANGUAGE, Heartbeats
-from .reach import Reach
 from .service import client_host, client_id, service
 from .sessions import Sessions
 from .statuses import OK, Refused, status_of

@@ -38,7 +38,7 @@ from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
 from ..config import BrokerConfig
 from ..consumer_groups import Groups, check_own_choice
-from ..groups.fence import LeaseGuard
+from ..groups.lease_guard import LeaseGuard
 from ..messages.admission import check_body_sizes, validate
 from ..messages.appender import Appender
 from ..messages.message_types import check_type
@@ -104,7 +104,7 @@ class CommitParts:
     groups: Groups
     offsets: Offsets
     appends: Appender
-    fence: LeaseGuard
+    lease_guard: LeaseGuard
     check_not_popped: Callable[[str], None]
     timers: Timers
     unix_ms: Callable[[], int]
@@ -372,7 +372,7 @@ class AtomicCommits:
             pb.GroupOffset(topic=one.topic, queue=one.queue, lease=one.lease)
             for one in request.offsets
         )
-        self._parts.fence.check_commit(group, held)
+        self._parts.lease_guard.check_commit(group, held)
         for one in request.offsets:
             committed = self._offsets.committed(one.topic, group, one.queue)
             stands_at = -1 if committed is None else committed

@@ -42,8 +42,8 @@ from ..queue import Queue
 from ..routes import Route
 from ..session import Session
 from .batch import ProducerIdentity, unique_property
-from .intake import Preparation
 from .interceptors import Sending
+from .preparation import Preparation
 from .queue_selector import QueueSelector, queue_for
 from .receipt import Receipt
 from .transaction import until_answered

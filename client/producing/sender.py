@@ -35,8 +35,8 @@ from .batch import ProducerIdentity
 from .batch_parts import JointPart, Part, SinglesPart
 from .bodies import PLACE, parts_of
 from .delivery import Delivery
-from .intake import Preparation
 from .interceptors import Sending
+from .preparation import Preparation
 from .queue_selector import queue_for, queue_selector
 from .receipt import (
     CombinedResult,

@@ -22,7 +22,7 @@ from pocketmq.proto.errors import (
     SendFailed,
 )
 
-from .stormy_sea import (
+from .faulty_network import (
     FAULTS,
     FaultyNetwork,
 )

@@ -20,11 +20,11 @@ from pocketmq.proto.errors import (
 )
 
 from .fake_cluster import FakeCluster
-from .producing import producer
-from .stormy_sea import (
+from .faulty_network import (
     FaultyNetwork,
     sail,
 )
+from .producing import producer
 
 
 @pytest.fixture(autouse=True)

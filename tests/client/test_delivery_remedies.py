@@ -26,7 +26,7 @@ from pocketmq.proto.errors import (
     Unsupported,
 )
 
-from .stormy_sea import (
+from .faulty_network import (
     FaultyNetwork,
     sail,
 )

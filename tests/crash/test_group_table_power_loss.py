@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pocketmq.broker.accounts import ConsumeStats, statistics_table
 from pocketmq.broker.commit_texts import CommitTexts, commit_text_table
+from pocketmq.broker.consume_stats import ConsumeStats, statistics_table
 from pocketmq.broker.offsets import Offsets
 from pocketmq.store.disk import Disk
 from pocketmq.store.state_files import StateFile
@@ -59,14 +59,14 @@ class Process:
         self.clock = clock
         self.journal = opened_journal(path, statistics, texts, disk=disk, log=log, clock=clock)
         self.journal.start(lambda function: function())
-        self.accounts = ConsumeStats(clock.now_ms, statistics)
+        self.consume_stats = ConsumeStats(clock.now_ms, statistics)
         file = StateFile(disk, str(path), "consumerOffset.json")
         self.offsets = Offsets(file, clock.now_ms, CommitTexts(texts))
 
     def moved_to(self, queue: int) -> int | None:
         """Return where an administrator moved the group last, as the statistics say."""
-        account = self.accounts.get(("g", "T", queue))
-        return None if account is None else account.moves[-1].after
+        stats = self.consume_stats.get(("g", "T", queue))
+        return None if stats is None else stats.moves[-1].after
 
     def committed(self, queue: int) -> Committed:
         offset = self.offsets.committed("T", "g", queue)
@@ -127,7 +127,7 @@ class Traffic:
     def _move(self, process: Process) -> None:
         queue = self.random.randrange(QUEUES)
         self.moves.add(queue, self.number)
-        process.accounts.move(("g", "T", queue), "me", 0, self.number)
+        process.consume_stats.move(("g", "T", queue), "me", 0, self.number)
 
     def _commit(self, process: Process) -> None:
         queue, offset = self.random.randrange(QUEUES), self.random.randrange(4)
@@ -139,7 +139,7 @@ class Traffic:
         for queue in range(QUEUES):
             self.moves.add(queue, None)
             self.committed.add(queue, Committed())
-        process.accounts.forget_group("g")
+        process.consume_stats.forget_group("g")
         process.offsets.forget_group("g")
 
     def _wait(self, process: Process) -> None:
@@ -147,7 +147,7 @@ class Traffic:
         answers: list[object] = []
         process.offsets.when_saved(answers.append)
         process.offsets.texts.when_durable(answers.append)
-        process.accounts.when_durable(answers.append)
+        process.consume_stats.when_durable(answers.append)
         assert answers == [None] * 3
         self.moves.durable(moves)
         self.committed.durable(committed)

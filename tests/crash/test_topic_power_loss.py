@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pocketmq.broker.accounts import ConsumeStats
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.consume_stats import ConsumeStats
 from pocketmq.broker.consumer_groups import Groups
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.service_v1 import BrokerService
@@ -111,7 +111,7 @@ def test_a_reset_of_offsets_that_was_answered_has_its_group_and_its_offsets(
     offsets = Offsets(StateFile(disk, str(home), "consumerOffset.json"), Hand())
     groups.kept.start(saver, flusher, lambda function: function())
     offsets.start(saver, lambda function: function())
-    told = SimpleNamespace(accounts=ConsumeStats())
+    told = SimpleNamespace(consume_stats=ConsumeStats())
     service = BrokerService(BrokerConfig(), None, None, groups, offsets, told, None)  # type: ignore[arg-type]
     calls: dict[str, FakeCall] = {}
     answered: list[str] = []

@@ -37,7 +37,7 @@ def options() -> BrokerOptions:
 
 
 def fill(broker: LocalBroker) -> None:
-    """Leave files of every kind: log, queues, index, timers, levels, progress, deliveries, accounts."""
+    """Leave files of every kind: log, queues, index, timers, levels, progress, deliveries, statistics."""
     broker.create_topic("T", queues=2)
     broker.create_topic("Later", queues=1)
     broker.create_group("G")

@@ -116,7 +116,7 @@ def test_the_program_of_an_official_client_sends(server: ServerProcess, tmp_path
     )
 
     assert re.fullmatch("[0-9A-F]{34}\n", done.stdout), done.stderr
-    read = ["pocketmq", "consume", "orders", "--group", "audit", "--count", "1", "--timeout", "30"]
+    read = ["pocketmq", "consume", "orders", "--group", "audit", "--limit", "1", "--timeout", "30"]
     found = subprocess.run(
         read,
         env=environment(server),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.service_v2.reach import endpoints_at
+from pocketmq.broker.service_v2.client_addresses import endpoints_at
 from pocketmq.client import Producer
 from pocketmq.proto.errors import ConfigError, ConnectionLost
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2

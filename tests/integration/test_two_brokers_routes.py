@@ -12,8 +12,8 @@ import grpc.aio
 import pytest
 
 from pocketmq.broker.broker import Broker
-from pocketmq.broker.neighbours import FRESH_MS
-from pocketmq.broker.service_v2.reach import endpoints_at
+from pocketmq.broker.other_brokers import FRESH_MS
+from pocketmq.broker.service_v2.client_addresses import endpoints_at
 from pocketmq.client import AsyncAdmin, AsyncProducer, Receipt
 from pocketmq.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock

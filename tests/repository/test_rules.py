@@ -24,7 +24,7 @@ from .source_tree import (
 
 CLOCK = "proto/clock.py"
 #: Measuring needs the real time.
-MEASURING = ("tools/bench/", "tools/demo/", "tools/advise.py")
+MEASURING = ("tools/bench/", "tools/demo/", "tools/size.py")
 #: A probe of one blocking socket: it has no loop, and a Clock would have it import asyncio each time.
 PROBE = "tools/health.py"
 

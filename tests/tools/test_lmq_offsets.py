@@ -17,7 +17,7 @@ from pocketmq.tools.lag.cold import store_rows
 from pocketmq.tools.spark.jobs import offset_files
 from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import StoreLocation
-from pocketmq.tools.why.sources import ProgressTables
+from pocketmq.tools.trace.sources import ProgressTables
 
 from .. import served
 from ..recorded import recorded_store, settings

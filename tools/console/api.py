@@ -58,7 +58,7 @@ from ..lag.live import rows_of_group
 from ..lag.rows import CALM, LagRow
 from ..output import message_document
 from ..topic import queue_document, topic_document
-from ..why.stores import WhyAsked, histories_in
+from ..trace.stores import WhyAsked, histories_in
 from .answers import EventListeners
 from .auth import ConsoleSession, Door
 from .local import CALLER, LocalConnection, LocalConnections

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...broker.accounts import accounts_in
+from ...broker.consume_stats import stats_in
 from ...proto.record import head_store_time_ms
 from ...proto.record_run import LEAST_SIZE, Longs
 from ...proto.topics import DEAD_LETTER_PREFIX, DEAD_LETTERS_GROUP, MARK_GROUPS, RETRY_PREFIX
@@ -242,7 +242,7 @@ class _Report:
         self._purged: PurgeMarks = purge_marks_of(store)
         self._positions: Positions = positions_of(store, self._bounds.values(), self._purged)
         self._waiting: WaitingCounts = waiting_of(store)
-        self._accounts = accounts_in(store.disk, store.root)
+        self._stats = stats_in(store.disk, store.root)
         self._retries: dict[str, int] = defaultdict(int)
         self._dead: dict[str, int] = defaultdict(int)
         self._sum_up_groups()
@@ -331,11 +331,11 @@ class _Report:
         )
 
     def _skipped(self, group: str, place: tuple[str, int]) -> int | None:
-        """Return how many messages the filters of GROUP skipped; None for a store without accounts."""
-        if self._accounts is None:
+        """Return how many messages the filters of GROUP skipped; None for a store without statistics."""
+        if self._stats is None:
             return None
-        account = self._accounts.get((group, *place))
-        return 0 if account is None else account.skipped_count
+        stats = self._stats.get((group, *place))
+        return 0 if stats is None else stats.skipped_count
 
     def _of_group(self, topic: str, group: str) -> dict[str, int | None]:
         """Return what the group's own topics hold, for rows of the topics that it reads."""

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import click
 
-from ...broker.account import EVERY, QueueStats, SkippedBy
-from ...broker.accounts import AccountKey, accounts_in
+from ...broker.consume_stats import StatsKey, stats_in
+from ...broker.queue_stats import EVERY, QueueStats, SkippedBy
 from ...client import Admin, GroupStatus
 from ...client.config import ReadFrom
 from ...client.name_server_addresses import DEFAULT_NAME_SERVERS
@@ -28,7 +28,7 @@ from ..stores import RecoveryName
 from ..stores.cold_store import open_cold
 from ..stores.locations import StoreLocation, locate
 from ..stores.names import KnownNames
-from .messages import accounts_by_queue, read_messages
+from .messages import read_messages, stats_by_queue
 from .rules import (
     FilterUse,
     GroupShape,
@@ -162,9 +162,9 @@ class _Asked:
         warn(store.warnings)
         self.known.add_store(store)
         broker = store.broker_name
-        accounts = accounts_in(store.disk, store.root) or {}
-        self.known.groups.update(group for group, _, _ in accounts)
-        yield from self._filters_of_store(accounts, broker)
+        stats = stats_in(store.disk, store.root) or {}
+        self.known.groups.update(group for group, _, _ in stats)
+        yield from self._filters_of_store(stats, broker)
         held: dict[str, dict[int, int]] = defaultdict(dict)
         for one in store.queues():
             held[one.topic][one.queue_id] = max(0, one.max_offset - max(0, one.min_offset))
@@ -181,7 +181,7 @@ class _Asked:
                         messages=held[name],
                     )
                 )
-        yield from self._messages_of_store(store, accounts)
+        yield from self._messages_of_store(store, stats)
         unread: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         for row in store_rows(store, now_ms):
             if self.has_topic(row.facts.topic):
@@ -195,16 +195,14 @@ class _Asked:
                 yield from of_group(shape, broker)
 
     def _filters_of_store(
-        self, accounts: Mapping[AccountKey, QueueStats], broker: str
+        self, stats: Mapping[StatsKey, QueueStats], broker: str
     ) -> Iterator[Mistake]:
         uses: dict[tuple[str, str], list[FilterUse]] = defaultdict(list)
-        for (group, topic, _), account in accounts.items():
+        for (group, topic, _), one in stats.items():
             if not (self.has_group(group) and self.has_topic(topic)):
                 continue
-            for name in dict.fromkeys(
-                [*(name for _, name in account.looks if name[0]), *account.skipped]
-            ):
-                skipped = account.skipped.get(name, SkippedBy())
+            for name in dict.fromkeys([*(name for _, name in one.looks if name[0]), *one.skipped]):
+                skipped = one.skipped.get(name, SkippedBy())
                 text = "*" if name == EVERY else name[1]
                 uses[group, topic].append(
                     FilterUse(filter=text, count=skipped.count, until_ms=skipped.at_ms)
@@ -213,7 +211,7 @@ class _Asked:
             yield from of_filters(group, topic, found, broker)
 
     def _messages_of_store(
-        self, store: OpenedStore, accounts: Mapping[AccountKey, QueueStats]
+        self, store: OpenedStore, stats: Mapping[StatsKey, QueueStats]
     ) -> Iterator[Mistake]:
         if not self.messages:
             return
@@ -221,9 +219,9 @@ class _Asked:
         for one in store.committed_offsets():
             if not one.group.startswith(_OWN_GROUP):
                 readers[one.topic].add(one.group)
-        for group, topic, _ in accounts:
+        for group, topic, _ in stats:
             readers[topic].add(group)
-        known = accounts_by_queue(accounts, readers)
+        known = stats_by_queue(stats, readers)
         for place in sorted(store.reading.queues):
             if self.has_topic(place[0]):
                 found = read_messages(

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from ...broker.account import EVERY, OTHERS, Filtering, QueueStats
 from ...broker.messages.filters import Mask, choice_of
+from ...broker.queue_stats import EVERY, OTHERS, Filtering, QueueStats
 from ...proto.errors import InvalidFilter
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.properties import SHARDING_KEY, TAGS
@@ -33,7 +33,7 @@ _TAGS_MAX: Final = 1_000
 def read_messages(
     store: JavaReading,
     place: tuple[str, int],
-    accounts: Sequence[QueueStats | None],
+    stats: Sequence[QueueStats | None],
     *,
     limit: int,
 ) -> QueueMessages:
@@ -43,7 +43,7 @@ def read_messages(
     """
     queue = store.queues[place]
     found = QueueMessages(topic=place[0], queue=place[1])
-    wanted_by_some = not accounts or any(one is None for one in accounts)
+    wanted_by_some = not stats or any(one is None for one in stats)
     tags: Counter[str | None] = Counter()
     for seen in _records(store, queue, queue.max_offset - limit):
         ranges = PropertyRanges(seen.records, parse_run(seen.records, starts_of(seen.sizes)))
@@ -53,9 +53,9 @@ def read_messages(
         found.without_key += int((ranges.find(SHARDING_KEY)[1] <= 0).sum())
         if not wanted_by_some:
             unwanted = np.ones(len(seen), np.bool_)
-            for account in accounts:
-                assert account is not None, "checked before"
-                unwanted &= _skipped(account, seen)
+            for one in stats:
+                assert one is not None, "checked before"
+                unwanted &= _skipped(one, seen)
             _note_unwanted(found, seen, unwanted, texts)
     found.tags = {
         tag: count
@@ -82,14 +82,14 @@ def _note_unwanted(
             found.unwanted_tags[tag] = found.unwanted_tags.get(tag, 0) + 1
 
 
-def _skipped(account: QueueStats, seen: Slices) -> Mask:
+def _skipped(stats: QueueStats, seen: Slices) -> Mask:
     """Return which of the records that were SEEN the group of ACCOUNT reached, and skipped."""
     offsets = seen.queue_offsets
     found = np.zeros(len(seen), np.bool_)
-    begins = np.array([begin for begin, _ in account.looks], np.int64)
+    begins = np.array([begin for begin, _ in stats.looks], np.int64)
     stretch = np.searchsorted(begins, offsets, "right") - 1
-    looked = (stretch >= 0) & (offsets < account.looked_to)
-    for number, (_, name) in enumerate(account.looks):
+    looked = (stretch >= 0) & (offsets < stats.looked_to)
+    for number, (_, name) in enumerate(stats.looks):
         rows = looked & (stretch == number)
         if rows.any() and (wanted := _wanted(name, seen)) is not None:
             found |= rows & ~wanted
@@ -138,14 +138,14 @@ def _record(store: JavaReading, entries: QueueEntries, row: int) -> bytes | None
     return data if begins_record(data, size) else None
 
 
-def accounts_by_queue(
-    accounts: Mapping[tuple[str, str, int], QueueStats], readers: Mapping[str, set[str]]
+def stats_by_queue(
+    stats: Mapping[tuple[str, str, int], QueueStats], readers: Mapping[str, set[str]]
 ) -> dict[tuple[str, int], list[QueueStats | None]]:
-    """Return of each queue with an account those of all groups that read its topic, as READERS says."""
-    places = {(topic, queue) for _, topic, queue in accounts}
+    """Return of each queue with statistics those of all groups that read its topic, as READERS says."""
+    places = {(topic, queue) for _, topic, queue in stats}
     return {
         (topic, queue): [
-            accounts.get((group, topic, queue)) for group in sorted(readers.get(topic, ()))
+            stats.get((group, topic, queue)) for group in sorted(readers.get(topic, ()))
         ]
         for topic, queue in places
     }

@@ -8,8 +8,8 @@ from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.consumer_groups import Groups
-from pocketmq.broker.groups.fence import LeaseGuard
 from pocketmq.broker.groups.kept_leases import LeaseStore, lease_table
+from pocketmq.broker.groups.lease_guard import LeaseGuard
 from pocketmq.broker.groups.leases import LeaseService
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timing.timers import Timers
@@ -79,7 +79,7 @@ class Desk:
         self.journal.start(lambda function: function())
         self.timers.every(500, self.journal.tick)
         self.kept = kept = LeaseStore(kept_as, self.timers, limit=lambda: settings_.leases_max)
-        self.fence = LeaseGuard(kept, lambda: settings_.lease_ms)
+        self.lease_guard = LeaseGuard(kept, lambda: settings_.lease_ms)
         self.leases = LeaseService(
             settings_,
             self.topics,
@@ -114,7 +114,7 @@ class Desk:
         self.leases.release(request, LeaseCall(user=user))
 
     def fetch(self, queue: int, token: int) -> None:
-        self.fence.renew_by_fetch("g", TOPIC, queue, token)
+        self.lease_guard.renew_by_fetch("g", TOPIC, queue, token)
 
     def fetch_all(self, member_id: str, queues: tuple[int, ...]) -> None:
         """Have MEMBER_ID fetch those of QUEUES that it holds."""

@@ -83,7 +83,7 @@ async def test_a_receive_that_finds_it_first_gets_the_others_too(tmp_path: Path)
         )
 
         assert [one.body for one in received] == [b"zero", b"two"]
-        assert broker.parts.accounts.lost == 1
+        assert broker.parts.consume_stats.lost == 1
 
 
 async def test_a_fetch_that_asks_for_it_leaves_it_out_and_says_so(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ async def test_what_a_group_steps_over_is_counted_once(tmp_path: Path, tags: str
         for group in ("a", "a", "b"):
             fetched(broker, check_crcs=True, group=group, filter=wanted)
 
-        counts = broker.parts.accounts
+        counts = broker.parts.consume_stats
         assert [one.lost_count for one in counts.of_group("a")] == [1]
         assert counts.lost == 2
         state = broker.parts.coordination.state(pb.GroupStateRequest(group="b"), FakeCall())

@@ -226,12 +226,12 @@ async def test_what_a_follower_has_filtered_is_counted_as_if_it_was_here(tmp_pat
     told.fetch(group="g", filter=wanted, offset=2, looked_at=more)  # Of two it was told before.
     assert not told.answer().error.name
 
-    (found,), (expected,) = (rig.filters.accounts.of_group("g") for rig in (told, asked))
+    (found,), (expected,) = (rig.filters.consume_stats.of_group("g") for rig in (told, asked))
     assert found.count == expected.count == 4
     assert (found.skipped[0].first, found.skipped[0].last) == (0, 5)
-    account = told.filters.accounts.get(("g", TOPIC, 0))
-    assert account is not None
-    assert account.looked_through(5) == ("TAG", "red")
+    stats = told.filters.consume_stats.get(("g", TOPIC, 0))
+    assert stats is not None
+    assert stats.looked_through(5) == ("TAG", "red")
     for rig in (told, asked):
         await rig.stop()
 
@@ -258,7 +258,7 @@ async def test_a_filtered_stretch_that_cannot_be_is_refused(rig: Rig, looked: An
     error = from_wire(rig.answer().error)
     assert isinstance(error, InvalidArgument)
     assert error.details["field"] == "looked_at"
-    assert rig.filters.accounts.of_group("g") == []
+    assert rig.filters.consume_stats.of_group("g") == []
 
 
 async def test_a_fetch_that_was_given_up_is_never_answered(rig: Rig) -> None:

@@ -314,7 +314,7 @@ async def test_a_fetch_that_is_cancelled_looks_on_no_more(
     await rig.clock.advance(2 * WAIT_MS)
 
     assert rig.replies == []
-    assert sum(one.count for one in rig.filters.accounts.of_group("g")) == 1
+    assert sum(one.count for one in rig.filters.consume_stats.of_group("g")) == 1
 
 
 async def test_when_too_many_wait_the_answer_comes_at_once(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ async def test_what_is_stepped_over_is_counted_once_a_group(rig: Rig) -> None:
         rig.fetch(filter=TAG_A, group=group)
     rig.fetch(filter=TAG_A, group="g", offset=4)
 
-    counts = rig.filters.accounts
+    counts = rig.filters.consume_stats
     assert [one.count for one in counts.of_group("g")] == [4]
     assert [one.count for one in counts.of_group("h")] == [4]
     assert counts.of_group("") == []

@@ -23,7 +23,6 @@ from pocketmq.broker.pop.deliveries import (
     KeptDeliveries,
     PopKey,
 )
-from pocketmq.broker.pop.pops import PopService
 from pocketmq.broker.pop.receives import (
     PopLeases,
     PoppedMessage,
@@ -32,6 +31,7 @@ from pocketmq.broker.pop.receives import (
     ReceiveResult,
     serials_from,
 )
+from pocketmq.broker.pop.service import PopService
 from pocketmq.broker.pop.table import PopParts
 from pocketmq.broker.timing.purgatory import Purgatory
 from pocketmq.broker.timing.timers import Timers
@@ -112,7 +112,7 @@ class Popping:
             make_dead_letter=retries.bury,
             config=self.config,
         )
-        self.accounts = parts.accounts
+        self.consume_stats = parts.consume_stats
         self.pops = PopService(
             self.config,
             self.topics,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pocketmq.broker.pop.pops import POPS_MS
+from pocketmq.broker.pop.service import POPS_MS
 from pocketmq.proto.errors import GroupInUse
 
 from .popping import GROUP, TOPIC, Popping, seen

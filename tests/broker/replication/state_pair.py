@@ -7,8 +7,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from pocketmq.broker.accounts import ConsumeStats, statistics_table
 from pocketmq.broker.commit_texts import CommitTexts, commit_text_table
+from pocketmq.broker.consume_stats import ConsumeStats, statistics_table
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.replication.state_sink import StateSink
 from pocketmq.broker.replication.state_source import StateSource, TablePart, table_parts
@@ -50,7 +50,10 @@ class Master:
         for kept in (self.topics, self.groups):
             kept.start(saver, saver, lambda function: function())
         self.tables = statistics_table(), commit_text_table()
-        self.accounts, self.texts = ConsumeStats(clock, self.tables[0]), CommitTexts(self.tables[1])
+        self.consume_stats, self.texts = (
+            ConsumeStats(clock, self.tables[0]),
+            CommitTexts(self.tables[1]),
+        )
         self.offsets = Offsets(
             StateFile(disk, str(path), "consumerOffset.json"), clock, self.texts, self.store
         )
@@ -118,23 +121,23 @@ def tables_at(path: Path) -> dict[str, Any]:
     groups = KeptTable(StateFile(disk, root, "subscriptionGroup.json"), GROUPS, clock)
     statistics, commit_texts = statistics_table(), commit_text_table()
     read_tables(disk, f"{root}/pocketmq/tables", [statistics, commit_texts])
-    accounts, texts = ConsumeStats(clock, statistics), CommitTexts(commit_texts)
+    consume_stats, texts = ConsumeStats(clock, statistics), CommitTexts(commit_texts)
     offsets = Offsets(StateFile(disk, root, "consumerOffset.json"), clock)
-    return tables_of(topics, groups, offsets, accounts, texts)
+    return tables_of(topics, groups, offsets, consume_stats, texts)
 
 
 def tables_of(
     topics: KeptTable[Any],
     groups: KeptTable[Any],
     offsets: Offsets,
-    accounts: ConsumeStats,
+    consume_stats: ConsumeStats,
     texts: CommitTexts,
 ) -> dict[str, Any]:
     return {
         "topics": dict(topics.entries),
         "groups": dict(groups.entries),
         "offsets": {name: dict(table.entries) for name, table in offsets.tables.items()},
-        "accounts": dict(accounts.items()),
+        "statistics": dict(consume_stats.items()),
         "texts": {key: texts.get(key) for key in texts.known()},
     }
 

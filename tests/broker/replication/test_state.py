@@ -43,7 +43,9 @@ FailingPair = tuple[Master, Follower, Link, FaultyDisk]
 
 
 def state_of(master: Master) -> dict[str, object]:
-    return tables_of(master.topics, master.groups, master.offsets, master.accounts, master.texts)
+    return tables_of(
+        master.topics, master.groups, master.offsets, master.consume_stats, master.texts
+    )
 
 
 def test_a_follower_has_what_its_master_has(pair: Pair) -> None:

@@ -95,7 +95,7 @@ async def test_a_group_that_was_deleted_has_no_statistics_on_followers(tmp_path:
         followers = [member for member in world.up if member is not master]
 
         def counted() -> list[bool]:
-            return [("g", TOPIC, 0) in tables_at(one.path)["accounts"] for one in followers]
+            return [("g", TOPIC, 0) in tables_at(one.path)["statistics"] for one in followers]
 
         async with peer_of(master) as peer:
             await peer.create_topic()

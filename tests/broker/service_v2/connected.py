@@ -12,7 +12,7 @@ from google.protobuf import json_format
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.consumer_groups import Groups
 from pocketmq.broker.events import BrokerEvents
-from pocketmq.broker.neighbours import OtherBrokers
+from pocketmq.broker.other_brokers import OtherBrokers
 from pocketmq.broker.service_v2.routes import RouteQueries
 from pocketmq.broker.service_v2.service import SERVICE, ServiceV2
 from pocketmq.broker.service_v2.telemetry import Clients

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from pocketmq.broker.service_v2.reach import Reach, endpoints_at
+from pocketmq.broker.service_v2.client_addresses import Reach, endpoints_at
 from pocketmq.broker.service_v2.statuses import Refused
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.service_v2.reach import endpoints_at
+from pocketmq.broker.service_v2.client_addresses import endpoints_at
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.store.format.state_tables import TopicConfig
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
-from pocketmq.broker.service_v2.reach import endpoints_at
+from pocketmq.broker.service_v2.client_addresses import endpoints_at
 from pocketmq.broker.service_v2.statuses import code_of
 from pocketmq.proto.errors import InvalidArgument, PocketMQError
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2

@@ -349,7 +349,7 @@ class TestReceives:
         assert receive(consuming, "old", "a").code == v2.OK
         skipped = [
             (one.expression, one.count)
-            for queue in consuming.accounts.of_group(GROUP)
+            for queue in consuming.consume_stats.of_group(GROUP)
             for one in queue.skipped
         ]
         assert skipped == [("a", 1)]

@@ -8,8 +8,8 @@ from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.consumer_groups import Groups
-from pocketmq.broker.groups.fence import LeaseGuard
 from pocketmq.broker.groups.kept_leases import LeaseStore, lease_table
+from pocketmq.broker.groups.lease_guard import LeaseGuard
 from pocketmq.broker.groups.lease_table import LeasingMember, QueueKey, QueueRequest
 from pocketmq.broker.messages.appender import Appender
 from pocketmq.broker.offsets import Offsets
@@ -75,7 +75,7 @@ class Desk:
                 groups=self.groups,
                 offsets=self.offsets,
                 appends=self.appends,
-                fence=LeaseGuard(self.leases, lambda: 30_000),
+                lease_guard=LeaseGuard(self.leases, lambda: 30_000),
                 check_not_popped=lambda group: None,
                 timers=self.timers,
                 unix_ms=self.clock.unix_ms,

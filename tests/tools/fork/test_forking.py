@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
-from pocketmq.broker.account import QueueStats
-from pocketmq.broker.accounts import statistics_table
 from pocketmq.broker.commit_texts import CommitText, commit_text_table
+from pocketmq.broker.consume_stats import statistics_table
 from pocketmq.broker.pop.deliveries import DeliveryTable, InFlight, PopKey
+from pocketmq.broker.queue_stats import QueueStats
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.record import Record

@@ -3,8 +3,8 @@
 import random
 from pathlib import Path
 
-from pocketmq.broker.accounts import ConsumeStats
 from pocketmq.broker.commit_texts import CommitText, CommitTexts
+from pocketmq.broker.consume_stats import ConsumeStats
 from pocketmq.broker.kept_tables import KeptTables
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.store.format.table_frames import TableVersion
@@ -41,9 +41,9 @@ def test_tables_are_listed_with_their_entries(tmp_path: Path) -> None:
 def test_statistics_of_groups_and_texts_of_commits_are_listed(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     tables = KeptTables.open(store, VirtualClock())
-    accounts, texts = ConsumeStats(table=tables.statistics), CommitTexts(tables.commit_texts)
+    stats, texts = ConsumeStats(table=tables.statistics), CommitTexts(tables.commit_texts)
     for queue in range(3):
-        accounts.move(("g", "T", queue), "me", 0, 5)
+        stats.move(("g", "T", queue), "me", 0, 5)
     texts.replace(("g", "T", 0), CommitText(5, "half"))
     texts.write()
     tables.journal.close()

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketmq.broker.account import EVERY, Filtering, ScanResult
-from pocketmq.broker.accounts import ConsumeStats
+from pocketmq.broker.consume_stats import ConsumeStats
 from pocketmq.broker.consumer_groups import Groups
 from pocketmq.broker.kept_tables import KeptTables
 from pocketmq.broker.offsets import Offsets
+from pocketmq.broker.queue_stats import EVERY, Filtering, ScanResult
 from pocketmq.broker.topics import Topics
 from pocketmq.client import Admin, Message, OffsetTarget, Producer, PullConsumer
 from pocketmq.proto.clock import VirtualClock
@@ -43,7 +43,7 @@ Found = dict[str, list[str]]
 
 
 class Store:
-    """A store in FOLDER with topics, groups, messages and accounts."""
+    """A store in FOLDER with topics, groups, messages and statistics."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "store"
@@ -56,7 +56,7 @@ class Store:
         )
         self.offsets = Offsets(StateFile(disk, str(self.root), "consumerOffset.json"), lambda: 1)
         self.tables = KeptTables.open(store, VirtualClock())
-        self.accounts = ConsumeStats(lambda: 1_000, self.tables.statistics)
+        self.stats = ConsumeStats(lambda: 1_000, self.tables.statistics)
 
     def topic(self, name: str, queues: int = 1, **fields: object) -> None:
         made = TopicConfig(name=name, read_queues=queues, write_queues=queues, **fields)  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ class Store:
         """Have GROUP look at [BEGIN, END) through the filter NAME, and commit that."""
         inside = np.array(wanted, np.int64)
         look = ScanResult(begin, end, inside, end - begin - len(wanted), 0)
-        self.accounts.look((group, topic, 0), look, queue_end=1_000, filtering=name, member="m")
+        self.stats.look((group, topic, 0), look, queue_end=1_000, filtering=name, member="m")
         self.offsets.commit(topic, group, 0, end)
 
     def close(self) -> str:

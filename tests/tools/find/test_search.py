@@ -13,8 +13,8 @@ from pocketmq.proto.message_id import offset_message_id
 from pocketmq.store.format.index import index_key, key_hash
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.lookup import search as search_module
-from pocketmq.tools.lookup.search import LookupAnswer, StoreSearch, TimeRange
+from pocketmq.tools.find import search as search_module
+from pocketmq.tools.find.search import LookupAnswer, StoreSearch, TimeRange
 from pocketmq.tools.stores.filesystem_disk import FileSystemDisk
 
 from ...recorded import expected, recorded_store

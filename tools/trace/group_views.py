@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ...broker.account import Filtering, QueueStats, members_text
+from ...broker.queue_stats import Filtering, QueueStats, members_text
 from ...proto import properties
 from ...proto.errors import InvalidFilter
 from ...proto.filters.expressions import parse_tags
@@ -20,7 +20,7 @@ from ...proto.record import Record
 from ...proto.time_text import format_instant
 from ...proto.topics import MARK_GROUPS
 from ..counted import counted
-from ..lookup.files import StoredRecord
+from ..find.files import StoredRecord
 from .copies import (
     group_of,
     role_of,
@@ -154,12 +154,10 @@ class _Look:
             if mark.group == group
         ]
         self._filter = evidence.filters.get((copy.record.topic, group))
-        self._account = evidence.accounts.get((group, *queue_of(copy.record)))
+        self._stats = evidence.stats.get((group, *queue_of(copy.record)))
         #: The filter that was applied to the record, if the statistics know it.
         self._looked = (
-            None
-            if self._account is None
-            else self._account.looked_through(self._record.queue_offset)
+            None if self._stats is None else self._stats.looked_through(self._record.queue_offset)
         )
 
     def view(self) -> GroupView:
@@ -184,7 +182,7 @@ class _Look:
             return self._popped()
         if self._failure is not None:
             return self._read_and_failed(self._failure)
-        told = None if self._account is None else self._accounted(self._account)
+        told = None if self._stats is None else self._by_stats(self._stats)
         if told is not None:
             return told
         if self._filter is not None and wants(self._filter, self._record) is False:
@@ -200,25 +198,25 @@ class _Look:
         text = f"not yet read by {self._group}: its offset was {reading.committed:,} ({where})"
         return "not yet", f"{text} at {format_instant(reading.at_ms)}", None
 
-    def _accounted(self, account: QueueStats) -> tuple[str, str, int | None] | None:
+    def _by_stats(self, stats: QueueStats) -> tuple[str, str, int | None] | None:
         """Return what ACCOUNT shows, except that the record was read; None: nothing else."""
         offset, group = self._record.queue_offset, self._group
-        move = account.passed_by(offset)
+        move = stats.passed_by(offset)
         if move is not None:
             start = "the beginning" if move.before is None else f"{move.before:,}"
             text = f"skipped by {group}: {move.who} reset its offset from {start} to {move.after:,}"
             return "moved", f"{text} at {format_instant(move.at_ms)}", move.at_ms
         if self._looked is not None:
             if _wants(self._looked, self._record) is False:
-                return self._skipped(account, self._looked)
+                return self._skipped(stats, self._looked)
             return None
         unsure = [
             name
-            for name, one in account.skipped.items()
+            for name, one in stats.skipped.items()
             if one.first <= offset <= one.last and _wants(name, self._record) is False
         ]
         if unsure and self._reading is not None and self._reading.committed > offset:
-            verdict, text, before_ms = self._skipped(account, unsure[-1])
+            verdict, text, before_ms = self._skipped(stats, unsure[-1])
             return (
                 verdict,
                 f"{text}, or read before: the filters used are not known any more",
@@ -226,8 +224,8 @@ class _Look:
             )
         return None
 
-    def _skipped(self, account: QueueStats, name: Filtering) -> tuple[str, str, int | None]:
-        skipped = account.skipped.get(name)
+    def _skipped(self, stats: QueueStats, name: Filtering) -> tuple[str, str, int | None]:
+        skipped = stats.skipped.get(name)
         who = members_text(() if skipped is None else skipped.members)
         several = skipped is not None and len(skipped.members) > 1
         by = f"{'one of ' if several else ''}{who}"

@@ -10,7 +10,7 @@ one count. If another filter scans messages again (a consumer that starts at the
 an earlier offset), a new look is recorded. The last look decides what happened to a message.
 
 Limits: FILTERS_MAX filters (beyond, the one that skipped longest ago is added to OTHERS), LOOKS_MAX looks, MEMBERS_MAX
-names of members per filter, MOVES_MAX moves. An account stores the first EXPRESSION_MAX characters of an expression.
+names of members per filter, MOVES_MAX moves. An stats stores the first EXPRESSION_MAX characters of an expression.
 A longer expression ends in "…".
 """
 
@@ -110,7 +110,7 @@ class QueueStats:
 
     @property
     def size(self) -> int:
-        """Return the approximate number of characters of the account as JSON."""
+        """Return the approximate number of characters of the statistics as JSON."""
         if self._size is None:
             self._size = self._measured()
         return self._size
@@ -248,7 +248,7 @@ class QueueStats:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the account as JSON."""
+        """Return the statistics as JSON."""
         return {
             "countedTo": self.counted_to,
             "lookedTo": self.looked_to,
@@ -263,7 +263,7 @@ class QueueStats:
 
     @classmethod
     def from_json(cls, document: Any) -> QueueStats:
-        """Return the account in DOCUMENT; raise ValueError, LookupError or TypeError if it is not an account."""
+        """Return the statistics in DOCUMENT; raise ValueError, LookupError or TypeError if it has another form."""
         return cls(
             counted_to=number_of(document["countedTo"]),
             looked_to=number_of(document["lookedTo"]),
@@ -295,7 +295,7 @@ class QueueStats:
 
 
 def filtering_of(kind: str, expression: str) -> Filtering:
-    """Return the filter of KIND and EXPRESSION as accounts store it: a long expression is cut."""
+    """Return the filter of KIND and EXPRESSION as statistics store it: a long expression is cut."""
     if len(expression) > EXPRESSION_MAX:
         expression = expression[: EXPRESSION_MAX - 1] + "…"
     return kind, expression

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.lookup.search import StoreSearch, TimeRange
+from pocketmq.tools.find.search import StoreSearch, TimeRange
 
 from ...runs import Hand, make_run, small_config
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
-from ...broker.accounts import accounts_in
+from ...broker.consume_stats import stats_in
 from ...broker.transactions.records import resolved_offsets
 from ...proto.message_id import offset_message_id
 from ...proto.properties import UNIQ_KEY
@@ -32,9 +32,9 @@ from ...store.format.state_tables import (
 from ...store.format.timer_log import DELETE, RECORD, RECORD_SIZE, ROLL
 from ...store.listing import PagedRow
 from ...store.offsets_file import offsets_file
-from ..lookup.files import StoredRecord
-from ..lookup.queue_files import QueueFiles
-from ..lookup.search import SCAN_BYTES, StoreSearch
+from ..find.files import StoredRecord
+from ..find.queue_files import QueueFiles
+from ..find.search import SCAN_BYTES, StoreSearch
 from .copies import REVIVE_PREFIX, origin_offset, role_of
 from .evidence import Evidence, Filter, GroupReading, Place, PopMark, TimerMark
 
@@ -255,7 +255,7 @@ class Witnesses:
             timer_marks=self._timer_marks(copies),
             outcomes=self._outcomes(copies),
             pops=self._pops(copies, tables.held_in_order()),
-            accounts=accounts_in(self._disk, self._search.root) or {},
+            stats=stats_in(self._disk, self._search.root) or {},
             log_begin=log.begin,
             log_begin_ms=log.begin_time_ms,
             log_changed_ms=self._changed_ms(log.folder),

@@ -10,7 +10,7 @@ from urllib.request import urlopen
 
 import grpc
 
-from pocketmq.broker.accounts import accounts_in
+from pocketmq.broker.consume_stats import stats_in
 from pocketmq.client import Admin, GroupQueue, Message, OffsetTarget, Producer, PullConsumer
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
@@ -125,7 +125,7 @@ async def test_an_administrators_move_is_told_and_is_no_reading(tmp_path: Path) 
         await asyncio.to_thread(reset, nameserver, 6)
         queue = await asyncio.to_thread(queue_of, nameserver, "fresh")
         # It is on the device before the answer: no stop is needed.
-        assert "fresh" in {group for group, _, _ in accounts_in(OsDisk(), store.path) or ()}
+        assert "fresh" in {group for group, _, _ in stats_in(OsDisk(), store.path) or ()}
 
     moves = [(one.from_offset, one.to_offset) for one in queue.moves]
     assert moves == [(None, 8), (8, 6)]

@@ -1,11 +1,11 @@
 """Consume statistics of all queues of all groups: in memory, and in the table `statistics` of the broker's journal.
 
-Key: topic, group and queue. Value: the account as JSON. The table holds the account objects themselves, and encodes an
-account only when the journal or a follower needs it. The table is lazy: a kill loses the changes of the last second. A
-move (an offset reset) is never lost: its reply waits until it is on disk. If the table is lost, accounts start empty.
+Key: topic, group and queue. Value: `QueueStats` as JSON. The table holds the objects themselves, and encodes one
+only when the journal or a follower needs it. The table is lazy: a kill loses the changes of the last second. A move (an
+offset reset) is never lost: its reply waits until it is on disk. If the table is lost, all statistics start empty.
 The event loop owns them.
 
-Limits: ACCOUNTS_MAX accounts, SIZE_MAX characters. Beyond a limit, the least recently used account is forgotten.
+Limits: STATS_MAX queues, SIZE_MAX characters. Beyond a limit, those that were used least recently are forgotten.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..store.disk import Disk
 from ..store.flush import Waiter
 from ..store.table_files import FOLDER, read_entries
-from .account import EVERY, Filtering, MovedBy, QueueStats, ScanResult
 from .group_queues import ONE_SCOPE, GroupQueue, GroupQueueTable, group_queue_table
+from .queue_stats import EVERY, Filtering, MovedBy, QueueStats, ScanResult
 
 logger = logging.getLogger(__name__)
 
-ACCOUNTS_MAX: Final = 10_000
-#: A character needs up to six bytes as JSON. With this limit, all accounts fit into one frame to
+STATS_MAX: Final = 10_000
+#: A character needs up to six bytes as JSON. With this limit, all statistics fit into one frame to
 #: followers.
 SIZE_MAX: Final = 10_000_000
 
-AccountKey: TypeAlias = GroupQueue
+StatsKey: TypeAlias = GroupQueue
 StatisticsTable: TypeAlias = GroupQueueTable[QueueStats]
 
 
 class ConsumeStats:
-    """Accounts by group, topic and queue. NOW_MS: Unix time.
+    """Statistics by group, topic and queue. NOW_MS: Unix time.
 
     `lost` counts lost messages that groups skipped since the start, once per group. `skipped` counts messages that
     filters skipped since the start.
@@ -44,7 +44,7 @@ class ConsumeStats:
         self,
         now_ms: Callable[[], int] = lambda: 0,
         table: StatisticsTable | None = None,
-        limit: int = ACCOUNTS_MAX,
+        limit: int = STATS_MAX,
         holder: Callable[[str, str, int], str] = lambda group, topic, queue: "",
     ) -> None:
         """Load TABLE (None: keep nothing on disk). HOLDER returns the member that holds a queue for a group."""
@@ -52,8 +52,8 @@ class ConsumeStats:
         self._now_ms = now_ms
         self._table = statistics_table() if table is None else table
         self._limit = limit
-        #: The size of each account, and their sum.
-        self._sizes = {key: account.size for key, account in self.items()}
+        #: The size of each queue's statistics, and their sum.
+        self._sizes = {key: stats.size for key, stats in self.items()}
         self._size = sum(self._sizes.values())
         self._keep_limits()
         self.lost = 0
@@ -61,7 +61,7 @@ class ConsumeStats:
 
     def look(
         self,
-        key: AccountKey,
+        key: StatsKey,
         look: ScanResult,
         *,
         queue_end: int,
@@ -69,50 +69,50 @@ class ConsumeStats:
         member: str | None = None,
     ) -> None:
         """Record LOOK at KEY through FILTERING for MEMBER (None: the queue's owner). The queue ends at QUEUE_END."""
-        account = self._of(key, queue_end)
+        stats = self._of(key, queue_end)
         who = self._holder(*key) if member is None and look.stepped else member or ""
-        skipped, lost = account.look(look, filtering, who, self._now_ms())
+        skipped, lost = stats.look(look, filtering, who, self._now_ms())
         self.skipped += skipped
-        self._grew(key, account)
+        self._grew(key, stats)
         self.lost += lost
 
-    def look_at_all(self, key: AccountKey, begin: int, end: int) -> None:
-        """Record that all messages [BEGIN, END) of KEY were delivered, if its account has looks of filters."""
-        account = self.get(key)
-        if account is not None and account.looks:
-            account.look_at_all(begin, end)
-            self._table.put(ONE_SCOPE, key, account)
-            self._grew(key, account)
+    def look_at_all(self, key: StatsKey, begin: int, end: int) -> None:
+        """Record that all messages [BEGIN, END) of KEY were delivered, if filters have scanned it before."""
+        stats = self.get(key)
+        if stats is not None and stats.looks:
+            stats.look_at_all(begin, end)
+            self._table.put(ONE_SCOPE, key, stats)
+            self._grew(key, stats)
 
-    def lose(self, key: AccountKey) -> None:
+    def lose(self, key: StatsKey) -> None:
         """Record that a delivered message of KEY is lost and cannot be redelivered."""
-        account = self._of(key)
-        account.lost += 1
+        stats = self._of(key)
+        stats.lost += 1
         self.lost += 1
-        self._grew(key, account)
+        self._grew(key, stats)
 
-    def move(self, key: AccountKey, who: str, before: int | None, after: int) -> None:
+    def move(self, key: StatsKey, who: str, before: int | None, after: int) -> None:
         """Record that WHO moved the group of KEY from offset BEFORE to AFTER."""
         if before != after:
-            account = self._of(key)
-            account.move(MovedBy(self._now_ms(), who, before, after))
-            self._grew(key, account)
+            stats = self._of(key)
+            stats.move(MovedBy(self._now_ms(), who, before, after))
+            self._grew(key, stats)
 
-    def _of(self, key: AccountKey, queue_end: int | None = None) -> QueueStats:
-        account = self.get(key)
-        if account is None or (queue_end is not None and account.counted_to > queue_end):
+    def _of(self, key: StatsKey, queue_end: int | None = None) -> QueueStats:
+        stats = self.get(key)
+        if stats is None or (queue_end is not None and stats.counted_to > queue_end):
             # The topic was deleted and created again: its offsets start at 0, the counts stay.
-            account = (
+            stats = (
                 QueueStats()
-                if account is None
-                else QueueStats(lost=account.lost, skipped=account.skipped)
+                if stats is None
+                else QueueStats(lost=stats.lost, skipped=stats.skipped)
             )
-        self._table.put(ONE_SCOPE, key, account)
-        return account
+        self._table.put(ONE_SCOPE, key, stats)
+        return stats
 
-    def _grew(self, key: AccountKey, account: QueueStats) -> None:
+    def _grew(self, key: StatsKey, stats: QueueStats) -> None:
         """Update the size of ACCOUNT, which is the one of KEY."""
-        size = account.size
+        size = stats.size
         self._size += size - self._sizes.get(key, 0)
         self._sizes[key] = size
         self._keep_limits()
@@ -122,7 +122,7 @@ class ConsumeStats:
             _, oldest, _ = next(self._table.items())
             self._drop(oldest, is_urgent=False)
 
-    def _drop(self, key: AccountKey, *, is_urgent: bool) -> None:
+    def _drop(self, key: StatsKey, *, is_urgent: bool) -> None:
         self._size -= self._sizes.pop(key, 0)
         self._table.drop(ONE_SCOPE, key, is_urgent=is_urgent)
 
@@ -134,20 +134,20 @@ class ConsumeStats:
         """Forget the statistics of TOPIC's queues."""
         self._forget(lambda key: key[1] == topic)
 
-    def _forget(self, matches: Callable[[AccountKey], bool]) -> None:
+    def _forget(self, matches: Callable[[StatsKey], bool]) -> None:
         for _, key, _ in list(self._table.items()):
             if matches(key):
                 self._drop(key, is_urgent=True)
 
-    def get(self, key: AccountKey) -> QueueStats | None:
-        """Return the account with KEY; None if there is none."""
+    def get(self, key: StatsKey) -> QueueStats | None:
+        """Return the statistics of KEY; None if there are none."""
         return self._table.get(ONE_SCOPE, key)
 
-    def items(self) -> Iterator[tuple[AccountKey, QueueStats]]:
-        """Yield all accounts, the least recently used first."""
-        for _, key, account in self._table.items():
-            if account is not None:
-                yield key, account
+    def items(self) -> Iterator[tuple[StatsKey, QueueStats]]:
+        """Yield the statistics of all queues, the least recently used first."""
+        for _, key, stats in self._table.items():
+            if stats is not None:
+                yield key, stats
 
     def of_group(self, group: str) -> list[pb.FilteredCount]:
         """Return which messages GROUP did not read, by topic and queue, without queues that it read completely."""
@@ -156,20 +156,20 @@ class ConsumeStats:
                 topic=topic,
                 queue=queue,
                 group=name,
-                count=account.skipped_count,
-                lost_count=account.lost,
-                skipped=[_skipped(*item) for item in account.skipped.items()],
-                moves=[_moved(one) for one in account.moves],
+                count=stats.skipped_count,
+                lost_count=stats.lost,
+                skipped=[_skipped(*item) for item in stats.skipped.items()],
+                moves=[_moved(one) for one in stats.moves],
             )
-            for (name, topic, queue), account in sorted(self.items(), key=lambda item: item[0])
-            if name == group and (account.skipped or account.lost or account.moves)
+            for (name, topic, queue), stats in sorted(self.items(), key=lambda item: item[0])
+            if name == group and (stats.skipped or stats.lost or stats.moves)
         ]
 
     def skipped_by_topic(self) -> dict[tuple[str, str], int]:
         """Return how many messages filters skipped, by group and topic."""
         found: dict[tuple[str, str], int] = {}
-        for (group, topic, _), account in self.items():
-            if count := account.skipped_count:
+        for (group, topic, _), stats in self.items():
+            if count := stats.skipped_count:
                 found[group, topic] = found.get((group, topic), 0) + count
         return found
 
@@ -179,23 +179,23 @@ class ConsumeStats:
 
 
 def statistics_table() -> StatisticsTable:
-    """Return the table that stores accounts."""
+    """Return the table that stores the statistics."""
     return group_queue_table(4, "statistics", QueueStats.to_json, QueueStats.from_json)
 
 
-def cut_accounts(table: StatisticsTable, queue_end: Callable[[str, int], int]) -> None:
-    """Remove messages after QUEUE_END(topic, queue) from the accounts in TABLE: the log lost them."""
-    for scope, key, account in table.items():
+def cut_stats(table: StatisticsTable, queue_end: Callable[[str, int], int]) -> None:
+    """Remove messages after QUEUE_END(topic, queue) from the statistics in TABLE: the log lost them."""
+    for scope, key, stats in table.items():
         _, topic, queue = key
-        if account is not None and account.cut(queue_end(topic, queue)):
-            table.put(scope, key, account)
+        if stats is not None and stats.cut(queue_end(topic, queue)):
+            table.put(scope, key, stats)
 
 
-def accounts_in(disk: Disk, root: str) -> dict[AccountKey, QueueStats] | None:
+def stats_in(disk: Disk, root: str) -> dict[StatsKey, QueueStats] | None:
     """Return all statistics in the store at ROOT on DISK, as last written; None if it has no such table."""
     table = statistics_table()
     read_entries(disk, posixpath.join(root, "pocketmq", FOLDER), [table])
-    found = {key: account for _, key, account in table.items() if account is not None}
+    found = {key: stats for _, key, stats in table.items() if stats is not None}
     return found or None
 
 

@@ -13,8 +13,8 @@ from ...store.damage import SetAside, set_aside
 from ...store.disk import Disk
 from ...store.os_disk import OsDisk
 from ..counted import counted
-from ..lookup.files import Absence
-from ..lookup.search import LookupAnswer, StoreSearch
+from ..find.files import Absence
+from ..find.search import LookupAnswer, StoreSearch
 from ..stores.locations import StoreLocation
 from .copies import messages_of, real_topic
 from .history import history_of, history_of_gone

@@ -10,7 +10,7 @@ import pytest
 
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.tools import cli
-from pocketmq.tools.advise import Lap, advice, load, measure, message_of, rate_of
+from pocketmq.tools.size import Lap, advice, load, measure, message_of, rate_of
 
 LISTENERS = """
 import asyncio

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.why.evidence import Filter
-from pocketmq.tools.why.sources import ProgressTables
+from pocketmq.tools.trace.evidence import Filter
+from pocketmq.tools.trace.sources import ProgressTables
 
 _OFFSETS = '{"offsetTable":{"T@g":{0:%d},"T@b@broadcast":{1:4}}}'
 

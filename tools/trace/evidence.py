@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...broker.account import QueueStats
-from ...broker.accounts import AccountKey
-from ..lookup.files import StoredRecord
+from ...broker.consume_stats import StatsKey
+from ...broker.queue_stats import QueueStats
+from ..find.files import StoredRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Evidence:
     due_ms: of copies in the schedule topic, by log offset;  delay_progress: next queue offset to deliver, by level;
     timers_read_ms: slots before it were delivered;  timer_marks: by log offset of the copy;
     outcomes: records that resolve a half message, by its queue and queue offset;  pops: by place;
-    accounts: filter statistics of PocketMQ;
+    stats: filter statistics of PocketMQ;
     log_begin, log_begin_ms: the first record that is left;  log_changed_ms: last creation or deletion of a log file.
     """
 
@@ -82,7 +82,7 @@ class Evidence:
     timer_marks: Mapping[int, TimerMark] = field(default_factory=dict)
     outcomes: Mapping[tuple[int, int], StoredRecord] = field(default_factory=dict)
     pops: Mapping[Place, Sequence[PopMark]] = field(default_factory=dict)
-    accounts: Mapping[AccountKey, QueueStats] = field(default_factory=dict)
+    stats: Mapping[StatsKey, QueueStats] = field(default_factory=dict)
     log_begin: int = 0
     log_begin_ms: int | None = None
     log_changed_ms: int | None = None

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ...proto.errors import MessageNotFound
 from .. import terminal
-from ..lookup.search import LookupAnswer
+from ..find.search import LookupAnswer
 from ..options import (
     COUNT,
     StoreCommand,

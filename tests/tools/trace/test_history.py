@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, strategies as st
 from rich.console import Console
 
-from pocketmq.broker.account import MovedBy, QueueStats, ScanResult
+from pocketmq.broker.queue_stats import MovedBy, QueueStats, ScanResult
 from pocketmq.proto.message_id import offset_message_id
 from pocketmq.proto.record import SYS_COMMIT, Host, Record
 from pocketmq.proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from pocketmq.tools.lookup.files import StoredRecord
-from pocketmq.tools.why.command import print_story
-from pocketmq.tools.why.evidence import Evidence, Filter, GroupReading, PopMark, TimerMark
-from pocketmq.tools.why.group_views import wants
-from pocketmq.tools.why.history import history_of, history_of_gone
-from pocketmq.tools.why.timeline import GroupView, Story
+from pocketmq.tools.find.files import StoredRecord
+from pocketmq.tools.trace.command import print_story
+from pocketmq.tools.trace.evidence import Evidence, Filter, GroupReading, PopMark, TimerMark
+from pocketmq.tools.trace.group_views import wants
+from pocketmq.tools.trace.history import history_of, history_of_gone
+from pocketmq.tools.trace.timeline import GroupView, Story
 
 T0 = 1_700_000_000_000
 HOST = Host.parse("127.0.0.1", 10911)
@@ -90,22 +90,22 @@ def test_a_message_that_nobody_read_is_in_its_topic() -> None:
 # ---------------------------------------------------------------- groups
 
 
-class TestAccounts:
-    """What our broker's accounts tell of a group that is beyond a message."""
+class TestStatistics:
+    """What our broker's statistics tell of a group that is beyond a message."""
 
-    def view(self, account: QueueStats, tag: str = "b", offset: int = 4) -> GroupView:
-        evidence = Evidence(readings=readings("g", 9), accounts={("g", "T", 0): account})
+    def view(self, stats: QueueStats, tag: str = "b", offset: int = 4) -> GroupView:
+        evidence = Evidence(readings=readings("g", 9), stats={("g", "T", 0): stats})
         (view,) = history_of([copy(100, offset=offset, TAGS=tag)], evidence).groups
         return view
 
     def looked(self, *looks: tuple[int, int, str], member: str = "m") -> QueueStats:
-        """Return the account of LOOKS that stepped over all from one offset to another, with a tag."""
-        account = QueueStats()
+        """Return the statistics of LOOKS that stepped over all from one offset to another, with a tag."""
+        stats = QueueStats()
         for begin, end, tag in looks:
             nothing = np.zeros(0, np.int64)
             look = ScanResult(begin, end, nothing, end - begin, 0)
-            account.look(look, ("TAG", tag), member, T0 + 500)
-        return account
+            stats.look(look, ("TAG", tag), member, T0 + 500)
+        return stats
 
     def test_a_message_that_the_filter_of_its_time_did_not_want_was_skipped(self) -> None:
         view = self.view(self.looked((0, 5, "a"), (5, 9, "b")))
@@ -120,41 +120,41 @@ class TestAccounts:
         assert (view.verdict, view.filter_known) == ("read", True)
 
     def test_a_move_of_an_administrator_is_no_reading(self) -> None:
-        account = QueueStats()
-        account.move(MovedBy(T0 + 700, "me@here (127.0.0.1:9)", 2, 9))
+        stats = QueueStats()
+        stats.move(MovedBy(T0 + 700, "me@here (127.0.0.1:9)", 2, 9))
 
-        view = self.view(account)
+        view = self.view(stats)
 
         assert (view.verdict, view.before_ms) == ("moved", T0 + 700)
         assert view.text.startswith(
             "skipped by g: me@here (127.0.0.1:9) reset its offset from 2 to 9 at 2023-11-14"
         )
-        assert self.view(account, offset=1).verdict == "read"
+        assert self.view(stats, offset=1).verdict == "read"
 
     def test_a_group_that_was_moved_before_it_began_left_out_what_was_there(self) -> None:
-        account = QueueStats()
-        account.move(MovedBy(T0 + 700, "me", None, 9))
+        stats = QueueStats()
+        stats.move(MovedBy(T0 + 700, "me", None, 9))
 
-        assert "reset its offset from the beginning to 9" in self.view(account).text
+        assert "reset its offset from the beginning to 9" in self.view(stats).text
 
     def test_a_move_back_leaves_nothing_out(self) -> None:
-        account = QueueStats()
-        account.move(MovedBy(T0 + 700, "me", 2, 9))
-        account.move(MovedBy(T0 + 800, "me", 9, 3))
+        stats = QueueStats()
+        stats.move(MovedBy(T0 + 700, "me", 2, 9))
+        stats.move(MovedBy(T0 + 800, "me", 9, 3))
 
-        assert self.view(account).verdict == "read"
+        assert self.view(stats).verdict == "read"
 
     def test_where_it_is_not_known_which_filter_looked_both_are_told(self) -> None:
-        account = self.looked((0, 9, "a"))
-        account.looks.clear()
+        stats = self.looked((0, 9, "a"))
+        stats.looks.clear()
 
-        view = self.view(account)
+        view = self.view(stats)
 
         assert view.verdict == "filtered"
         assert view.text.endswith(
             "with filter 'a', or read before: the filters used are not known any more"
         )
-        assert self.view(account, tag="a").verdict == "read"
+        assert self.view(stats, tag="a").verdict == "read"
 
 
 def test_the_table_of_offsets_bounds_when_a_message_was_read() -> None:

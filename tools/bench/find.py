@@ -24,7 +24,7 @@ from ...proto.record import (
 from ...store.format.index import index_key, key_hash
 from ...store.index_file import IndexFile
 from ...store.os_disk import OsDisk
-from ..lookup.search import StoreSearch
+from ..find.search import StoreSearch
 from . import measure
 
 RECORDS: Final = 20_000

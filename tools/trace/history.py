@@ -8,7 +8,7 @@ from ...proto import properties
 from ...proto.time_text import format_instant
 from ...proto.topics import DEAD_LETTERS_GROUP
 from ..counted import counted
-from ..lookup.files import StoredRecord
+from ..find.files import StoredRecord
 from .copies import (
     FIRST_POP_TIME,
     checks,

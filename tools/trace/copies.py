@@ -26,7 +26,7 @@ from ...proto.properties import (
     whole_number,
 )
 from ...proto.record import SYS_COMMIT, SYS_TRANSACTION, Record
-from ..lookup.files import StoredRecord
+from ..find.files import StoredRecord
 
 Role = Literal[
     "message", "scheduled", "timed", "recall", "half", "mark", "given up", "retry", "dead letter", "pop mark"

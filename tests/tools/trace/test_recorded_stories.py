@@ -11,11 +11,11 @@ import pytest
 
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools import cli
-from pocketmq.tools.lookup.search import StoreSearch
-from pocketmq.tools.why.copies import messages_of
-from pocketmq.tools.why.history import history_of
-from pocketmq.tools.why.sources import Witnesses
-from pocketmq.tools.why.timeline import Story
+from pocketmq.tools.find.search import StoreSearch
+from pocketmq.tools.trace.copies import messages_of
+from pocketmq.tools.trace.history import history_of
+from pocketmq.tools.trace.sources import Witnesses
+from pocketmq.tools.trace.timeline import Story
 
 from ...recorded import expected, recorded_store
 from ...stores import fingerprint

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ...proto.record import Record
 from ...proto.time_text import format_instant
 from ..counted import counted
-from ..lookup.files import StoredRecord
+from ..find.files import StoredRecord
 from .copies import checks, due_of_timed, group_of, is_commit, real_place, resent_by, role_of
 from .evidence import Evidence
 

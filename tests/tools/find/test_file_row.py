@@ -12,7 +12,7 @@ from pocketmq.store import listing
 from pocketmq.store.disk import Buffer
 from pocketmq.store.listing import FilePages, PagedRow
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.lookup.files import LogFiles
+from pocketmq.tools.find.files import LogFiles
 
 from ...recorded import expected, recorded_store
 from ...runs import Hand, make_run, open_store
