@@ -36,7 +36,7 @@ class BrokerConfig:
             "topics_max",
             "queues_max",
             "groups_max",
-            "produce_runs_in_flight",
+            "produce_batches_in_flight",
             "flush_waiting_max",
             "fetches_waiting_max",
             "fetches_in_flight",
@@ -139,7 +139,7 @@ class BrokerConfig:
     groups_max: int = 10_000
 
     #: Maximum number of unanswered batches per stream; further ones are not read.
-    produce_runs_in_flight: int = 256
+    produce_batches_in_flight: int = 256
     #: Maximum size of one batch in bytes.
     batch_max_bytes: int = 16 * _MIB
     #: Sends that may wait for a flush to disk, in all; further ones are refused.
@@ -330,7 +330,7 @@ _LEAST: Final = {
     "topics_max": 1,
     "queues_max": 1,
     "groups_max": 1,
-    "produce_runs_in_flight": 1,
+    "produce_batches_in_flight": 1,
     "batch_max_bytes": 1024,
     "flush_waiting_max": 1,
     "producers_max": 1,

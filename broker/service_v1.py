@@ -95,7 +95,7 @@ class BrokerService:
                     pb.ProduceRun,
                     pb.ProduceReply,
                     lambda stream: ProduceStream(
-                        stream, sends, self._config.produce_runs_in_flight, str(self._store.host)
+                        stream, sends, self._config.produce_batches_in_flight, str(self._store.host)
                     ),
                 ),
                 "Fetch": bidi(

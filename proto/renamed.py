@@ -23,6 +23,7 @@ SETTINGS: Final = {
     "key": "tls_key",
     "peers_ca": "peers_tls_ca",
     "prefetch_bytes_max": "prefetch_max_bytes",
+    "produce_runs_in_flight": "produce_batches_in_flight",
     "queue_bytes_max": "queue_max_bytes",
     "queue_choice": "queue_selector",
     "queue_span_max": "offset_span_max",

@@ -122,14 +122,14 @@ def document(found: GroupStatus) -> dict[str, Any]:
         "generation": found.generation,
         "leader": found.leader or None,
         "strategy": found.strategy or None,
-        "each_for_itself": found.each_for_itself,
+        "assigned_by_clients": found.assigned_by_clients,
         "rebalances": found.rebalance_count,
         "subscription_check": found.subscription_check,
         "grace_left_ms": found.grace_left_ms,
         "conflicts": conflicts(found),
         "lag": found.lag,
         "oldest_unread_ms": found.oldest_unread_ms,
-        "finished_per_s": found.finished_per_s,
+        "processed_per_s": found.processed_per_s,
         "arrived_per_s": found.arrived_per_s,
         "catches_up_s": found.catches_up_s,
         "members": [
@@ -166,14 +166,14 @@ def document(found: GroupStatus) -> dict[str, Any]:
                 "max_offset": one.max_offset,
                 "lag": one.lag,
                 "ready": one.ready,
-                "in_flight": one.lent_count,
+                "in_flight": one.in_flight_count,
                 "oldest_unread_ms": one.oldest_unread_ms,
-                "finished_per_s": one.finished_per_s,
+                "processed_per_s": one.processed_per_s,
                 "arrived_per_s": one.arrived_per_s,
                 "catches_up_s": one.catches_up_s,
-                "holder": one.holder or None,
+                "owner": one.owner or None,
                 "assigned_to": one.assigned_to or None,
-                "stepped_over": one.filtered_count,
+                "filtered_count": one.filtered_count,
                 "skipped": [_plain(skipped) for skipped in one.skipped],
                 "moves": [_plain(move) for move in one.moves],
                 "lost": one.lost_count,
@@ -208,7 +208,7 @@ def _place(queue: Queue) -> dict[str, Any]:
 def _summary(found: GroupStatus) -> dict[str, str]:
     how = (
         "each member assigns its own queues"
-        if found.each_for_itself
+        if found.assigned_by_clients
         else f"assigned by {found.leader or 'no member'}"
     )
     shared = (
@@ -219,8 +219,8 @@ def _summary(found: GroupStatus) -> dict[str, str]:
         else f"message by message, among {counted(len(found.clients), 'official client')}"
     )
     rates = (
-        f", {found.finished_per_s:,.1f}/s processed, {found.arrived_per_s:,.1f}/s arrive"
-        if found.finished_per_s is not None and found.arrived_per_s is not None
+        f", {found.processed_per_s:,.1f}/s processed, {found.arrived_per_s:,.1f}/s arrive"
+        if found.processed_per_s is not None and found.arrived_per_s is not None
         else ""
     )
     return {
@@ -230,7 +230,7 @@ def _summary(found: GroupStatus) -> dict[str, str]:
         "rebalances": str(found.rebalance_count),
         "lag": f"{counted(found.lag, 'message')}{rates}",
         "oldest unread": _age(found.oldest_unread_ms),
-        "catches up": _in(found.lag, found.catches_up_s, found.finished_per_s),
+        "catches up": _in(found.lag, found.catches_up_s, found.processed_per_s),
     }
 
 
@@ -287,9 +287,9 @@ _QUEUE_TITLES: Final = [
 
 
 def _queue_row(one: GroupQueue) -> list[object]:
-    holder = one.holder or "-"
-    if one.assigned_to and one.assigned_to != one.holder:
-        holder += f" (to be {one.assigned_to})"
+    owner = one.owner or "-"
+    if one.assigned_to and one.assigned_to != one.owner:
+        owner += f" (to be {one.assigned_to})"
     return [
         one.queue.topic,
         one.queue.broker,
@@ -299,11 +299,11 @@ def _queue_row(one: GroupQueue) -> list[object]:
         one.max_offset,
         one.lag,
         _age(one.oldest_unread_ms),
-        "-" if one.finished_per_s is None else f"{one.finished_per_s:.1f}",
-        _in(one.lag, one.catches_up_s, one.finished_per_s),
+        "-" if one.processed_per_s is None else f"{one.processed_per_s:.1f}",
+        _in(one.lag, one.catches_up_s, one.processed_per_s),
         one.filtered_count,
         one.lost_count,
-        holder,
+        owner,
     ]
 
 

@@ -197,7 +197,7 @@ class ClusterBoard:
                 }
                 for one in self.groups
             ],
-            "queues": [one.to_json() | {"holder": holder or None} for one, holder in self.queues],
+            "queues": [one.to_json() | {"owner": owner or None} for one, owner in self.queues],
         }
 
 
@@ -261,8 +261,8 @@ def board(before: ClusterLook | None, now: ClusterLook) -> ClusterBoard:
     by_group: dict[str, list[LagProgress]] = defaultdict(list)
     for one in progress:
         by_group[one.row.facts.group].append(one)
-    holders = {
-        (report.name, one.queue): one.holder for report, _ in now.groups for one in report.queues
+    owners = {
+        (report.name, one.queue): one.owner for report, _ in now.groups for one in report.queues
     }
     lines = [_group_line(report, by_group[report.name]) for report, _ in now.groups]
     return ClusterBoard(
@@ -277,7 +277,7 @@ def board(before: ClusterLook | None, now: ClusterLook) -> ClusterBoard:
             lines, key=lambda line: (_SEVERITY.index(line.verdict), -line.lag, line.group)
         ),
         queues=sorted(
-            ((one, holders.get(_place(one.row), "")) for one in progress),
+            ((one, owners.get(_place(one.row), "")) for one in progress),
             key=lambda item: (
                 _SEVERITY.index(item[0].row.verdict),
                 -(item[0].row.lag or 0),
@@ -376,12 +376,12 @@ def rendered(found: ClusterBoard) -> RenderableType:
             *(f"{group.skipped:,}", group.because),
         )
     queues = _table(["broker", "topic", "queue", "group", "lag", "verdict", "read/s", "owner"])
-    for one, holder in found.queues[:_SHOWN_MAX]:
+    for one, owner in found.queues[:_SHOWN_MAX]:
         facts = one.row.facts
         queues.add_row(
             *(one.row.broker_name, facts.topic, str(facts.queue_id), facts.group),
             "-" if one.row.lag is None else f"{one.row.lag:,}",
-            *(_verdict(one.row.verdict), _rate(one.read_per_s), holder or "-"),
+            *(_verdict(one.row.verdict), _rate(one.read_per_s), owner or "-"),
         )
     more = sum(
         max(0, len(part) - _SHOWN_MAX) for part in (found.topics, found.groups, found.queues)

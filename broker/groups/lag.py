@@ -42,12 +42,12 @@ Place: TypeAlias = tuple[str, int, int]
 
 
 class Held(NamedTuple):
-    """Messages of a queue that a pop group holds: `lent` ones are in flight, `due` ones are to be redelivered.
+    """Messages of a queue that a pop group holds: `in_flight` ones are in flight, `due` ones are to be redelivered.
 
     The offset of the first of all, and of the first due one; None: there is none.
     """
 
-    lent: int
+    in_flight: int
     due: int
     first: int | None
     first_due: int | None
@@ -144,7 +144,7 @@ def note_lag(
 
 
 def _stand(queue: PopQueue) -> PopStand:
-    lent: tuple[list[int], list[int]] = ([], [])
+    popped: tuple[list[int], list[int]] = ([], [])
     due: tuple[list[int], list[int]] = ([], [])
     for offset, entry in queue.entries.items():
         if not entry.acknowledged:
@@ -152,13 +152,15 @@ def _stand(queue: PopQueue) -> PopStand:
             # redelivery will be a retry.
             in_flight = entry.lease is not None
             retried = entry.attempt > (1 if in_flight else 0)
-            (lent if in_flight else due)[retried].append(offset)
-    first, retried_ones = (_held(lent[which], due[which]) for which in (False, True))
+            (popped if in_flight else due)[retried].append(offset)
+    first, retried_ones = (_held(popped[which], due[which]) for which in (False, True))
     return PopStand(queue.low, queue.next_offset, first, retried_ones)
 
 
-def _held(lent: Sequence[int], due: Sequence[int]) -> Held:
-    return Held(len(lent), len(due), min((*lent, *due), default=None), min(due, default=None))
+def _held(in_flight: Sequence[int], due: Sequence[int]) -> Held:
+    return Held(
+        len(in_flight), len(due), min((*in_flight, *due), default=None), min(due, default=None)
+    )
 
 
 def lags(noted: NotedLag) -> Iterator[GroupLag]:
@@ -176,7 +178,7 @@ def lags(noted: NotedLag) -> Iterator[GroupLag]:
             if stand is not None and stand.low == at:
                 held = stand.first
                 ahead = max(stand.next_offset, low)
-                in_flight += held.lent
+                in_flight += held.in_flight
                 ready += max(0, high - ahead) + held.due
                 first = ahead if held.first_due is None else min(held.first_due, ahead)
                 waits = held.first is not None
@@ -204,7 +206,7 @@ def _retried(group: str, topic: str, popped: Mapping[int, PopStand]) -> GroupLag
         group,
         topic,
         ready=sum(one.due for one in held.values()),
-        in_flight=sum(one.lent for one in held.values()),
+        in_flight=sum(one.in_flight for one in held.values()),
         unfinished=[(topic, at, one.first) for at, one in held.items() if one.first is not None],
         unread=[
             (topic, at, one.first_due) for at, one in held.items() if one.first_due is not None

@@ -300,19 +300,19 @@ class GroupQueue:
     """When the oldest unread message was stored; 0: all are read."""
     unread_bytes: int | None
     """Bytes of the unread records; None: so many that the broker has not added them up."""
-    lent_count: int = 0
+    in_flight_count: int = 0
     """Popped messages that are not acknowledged."""
-    read_to: int = 0
+    popped_to: int = 0
     """Offset up to which the group has popped; 0: it has not."""
     purged_below: int = 0
     """Dead letters of the group below this offset were purged; 0: none were, or the queue has no
     dead letters.
     """
-    finished_per_s: float | None
+    processed_per_s: float | None
     """Processed messages per second between two looks; None: there was only one."""
     arrived_per_s: float | None
     """New messages per second between two looks; None: there was only one."""
-    holder: str
+    owner: str
     """Member that has the lease of the queue; "": none."""
     assigned_to: str
     """Member that the queue is assigned to; "": none."""
@@ -338,12 +338,12 @@ class GroupQueue:
     @property
     def ready(self) -> int:
         """Messages of the lag that no consumer has popped: the whole lag if the group does not pop."""
-        return max(0, self.max_offset - max(self.offset, self.first_offset, self.read_to))
+        return max(0, self.max_offset - max(self.offset, self.first_offset, self.popped_to))
 
     @property
     def catches_up_s(self) -> float | None:
         """Estimated seconds until the lag is 0, from the rates between the two looks; None: never, or unknown."""
-        return catches_up_s(self.lag, self.finished_per_s, self.arrived_per_s)
+        return catches_up_s(self.lag, self.processed_per_s, self.arrived_per_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,7 +360,7 @@ class GroupStatus:
     """Member that assigns the queues."""
     strategy: str
     """Name of the allocation strategy."""
-    each_for_itself: bool
+    assigned_by_clients: bool
     """Each member computes its own share."""
     rebalance_count: int
     """Generations that the coordinator has started."""
@@ -392,8 +392,8 @@ class GroupStatus:
         return max((queue.oldest_unread_ms for queue in self.queues), default=0)
 
     @property
-    def finished_per_s(self) -> float | None:
-        return _sum(queue.finished_per_s for queue in self.queues)
+    def processed_per_s(self) -> float | None:
+        return _sum(queue.processed_per_s for queue in self.queues)
 
     @property
     def arrived_per_s(self) -> float | None:
@@ -407,14 +407,14 @@ class GroupStatus:
 
 
 def catches_up_s(
-    lag: int, finished_per_s: float | None, arrived_per_s: float | None
+    lag: int, processed_per_s: float | None, arrived_per_s: float | None
 ) -> float | None:
     """Return the estimated seconds until LAG messages are processed while others arrive; None: never, or unknown."""
     if lag == 0:
         return 0.0
-    if finished_per_s is None or arrived_per_s is None or finished_per_s <= arrived_per_s:
+    if processed_per_s is None or arrived_per_s is None or processed_per_s <= arrived_per_s:
         return None
-    return lag / (finished_per_s - arrived_per_s)
+    return lag / (processed_per_s - arrived_per_s)
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -437,7 +437,7 @@ class Look:
     oldest_unread_ms: Mapping[Queue, int]
     unread_bytes: Mapping[Queue, int]
     #: Number of popped messages that are in flight, and the offset up to which the group has popped.
-    lent: Mapping[Queue, tuple[int, int]]
+    in_flight: Mapping[Queue, tuple[int, int]]
     #: The offset below which dead letters of the group were purged.
     purged: Mapping[Queue, int]
 
@@ -476,12 +476,12 @@ def queues_of(
     states: Mapping[str, pb.GroupStateReply], looks: Sequence[Look]
 ) -> tuple[GroupQueue, ...]:
     """Return the progress of the group in each queue, from one look or two."""
-    holders: dict[Queue, str] = {}
+    owners: dict[Queue, str] = {}
     assigned: dict[Queue, str] = {}
     filtered: dict[Queue, pb.FilteredCount] = {}
     nothing = pb.FilteredCount()
     for broker, state in states.items():
-        holders |= {Queue(one.topic, broker, one.queue): one.member_id for one in state.leases}
+        owners |= {Queue(one.topic, broker, one.queue): one.member_id for one in state.leases}
         filtered |= {Queue(one.topic, broker, one.queue): one for one in state.filtered}
     chosen = states.get(coordinating(states))
     for share in chosen.shares if chosen is not None else ():
@@ -491,7 +491,7 @@ def queues_of(
     for queue in sorted(first.committed.keys() & last.committed.keys()):
         low, high = last.bounds[queue]
         seconds = (last.at_ms[queue.broker] - first.at_ms[queue.broker]) / 1000
-        lent_count, read_to = first.lent.get(queue, (0, 0))
+        in_flight_count, popped_to = first.in_flight.get(queue, (0, 0))
         finished = last.committed[queue] - max(first.committed[queue], 0)
         account = filtered.get(queue, nothing)
         arrived = high - first.bounds[queue][1]
@@ -504,12 +504,12 @@ def queues_of(
                 max_offset=high,
                 oldest_unread_ms=first.oldest_unread_ms[queue],
                 unread_bytes=first.unread_bytes.get(queue),
-                lent_count=lent_count,
-                read_to=read_to,
+                in_flight_count=in_flight_count,
+                popped_to=popped_to,
                 purged_below=last.purged.get(queue, 0),
-                finished_per_s=max(0, finished) / seconds if seconds > 0 else None,
+                processed_per_s=max(0, finished) / seconds if seconds > 0 else None,
                 arrived_per_s=max(0, arrived) / seconds if seconds > 0 else None,
-                holder=holders.get(queue, ""),
+                owner=owners.get(queue, ""),
                 assigned_to=assigned.get(queue, ""),
                 filtered_count=account.count,
                 lost_count=account.lost_count,

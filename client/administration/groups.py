@@ -419,7 +419,7 @@ class GroupAdmin(DeadLetterAdmin):
             generation=state.generation,
             leader=state.leader,
             strategy=state.strategy,
-            each_for_itself=state.each_for_itself,
+            assigned_by_clients=state.each_for_itself,
             rebalance_count=state.rebalance_count,
             subscription_check="grace" if described is None else described.subscription_check,
             grace_left_ms=min(left, default=None),
@@ -491,7 +491,7 @@ class GroupAdmin(DeadLetterAdmin):
         bounds: dict[Queue, tuple[int, int]] = {}
         unread_ms: dict[Queue, int] = {}
         unread_bytes: dict[Queue, int] = {}
-        lent: dict[Queue, tuple[int, int]] = {}
+        in_flight: dict[Queue, tuple[int, int]] = {}
         purged: dict[Queue, int] = {}
         at_ms: dict[str, int] = {}
         for broker, wanted in queues.items():
@@ -533,7 +533,7 @@ class GroupAdmin(DeadLetterAdmin):
                     if one.HasField("unread_bytes"):
                         unread_bytes[queue] = one.unread_bytes
                 for one in popped.offsets:
-                    lent[Queue(one.topic, broker, one.queue)] = (one.lent_count, one.read_to)
+                    in_flight[Queue(one.topic, broker, one.queue)] = (one.lent_count, one.read_to)
                 for end in ends:
                     bounds[Queue(end.topic, broker, end.queue)] = (end.min_offset, end.max_offset)
         return descriptions.Look(
@@ -543,7 +543,7 @@ class GroupAdmin(DeadLetterAdmin):
             bounds=bounds,
             oldest_unread_ms=unread_ms,
             unread_bytes=unread_bytes,
-            lent=lent,
+            in_flight=in_flight,
             purged=purged,
         )
 

@@ -177,7 +177,7 @@ def test_a_group_is_described_and_has_its_offsets_set(call: Shell) -> None:
     assert "would skip 0 messages and receive 6 again" in preview.out
     assert sum(document["repeated"] for document in moved.documents) == 6
     assert after["lag"] == 6
-    assert after["finished_per_s"] == 0
+    assert after["processed_per_s"] == 0
     assert all(queue["oldest_unread_ms"] > 0 for queue in after["queues"] if queue["lag"])
     assert "no members" in shown.out
     assert "6 messages" in shown.out

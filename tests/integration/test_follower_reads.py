@@ -91,7 +91,7 @@ async def test_followers_tell_of_lag_what_the_master_tells(tmp_path: Path) -> No
             expected = await admin.describe_group("g")
 
         (one,), (wanted,) = told.queues, expected.queues
-        assert (one.offset, one.max_offset, one.lent_count, one.read_to) == (1, 5, 3, 4)
+        assert (one.offset, one.max_offset, one.in_flight_count, one.popped_to) == (1, 5, 3, 4)
         assert one.unread_bytes == wanted.unread_bytes
         assert one.oldest_unread_ms > 0
 

@@ -150,7 +150,7 @@ def test_a_group_is_described_with_members_leases_and_positions(tmp_path: Path) 
         assert [one.lag for one in found.queues] == [6, 10, 10, 0]
         assert found.lag == 26
         assert [one.offset for one in found.queues] == [4, -1, -1, 10]
-        assert [one.holder for one in found.queues] == ["m", "", "", ""]
+        assert [one.owner for one in found.queues] == ["m", "", "", ""]
         assert [one.assigned_to for one in found.queues] == ["m", "", "m", ""]
         assert by_queue[B1].oldest_unread_ms == 0
         assert 60_000 <= by_queue[A1].oldest_unread_ms <= by_queue[A0].oldest_unread_ms < 61_000
@@ -173,9 +173,9 @@ def test_two_looks_tell_how_fast_a_group_is(tmp_path: Path) -> None:
         found = await scene.admin.describe_group(GROUP, topic=TOPIC, interval_ms=4_000)
         await working
 
-        rates = [one.finished_per_s for one in found.queues]
+        rates = [one.processed_per_s for one in found.queues]
         assert rates == pytest.approx([2.0, 2.5, 2.5, 0.0], rel=0.05)
-        assert found.finished_per_s == pytest.approx(7.0, rel=0.05)
+        assert found.processed_per_s == pytest.approx(7.0, rel=0.05)
         assert found.arrived_per_s == 0
         assert found.queues[0].catches_up_s == pytest.approx(1.0, rel=0.05)
         assert found.queues[1].catches_up_s == 0

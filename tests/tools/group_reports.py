@@ -29,7 +29,7 @@ def report(name: str, **told: Any) -> GroupStatus:
         "generation": 0,
         "leader": "",
         "strategy": "",
-        "each_for_itself": False,
+        "assigned_by_clients": False,
         "rebalance_count": 0,
         "subscription_check": "grace",
         "members": (),

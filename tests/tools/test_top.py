@@ -1,4 +1,4 @@
-"""`pocketmq top`: rates, lag with verdicts and holders of one moment, from two looks and from a cluster."""
+"""`pocketmq top`: rates, lag with verdicts and owners of one moment, from two looks and from a cluster."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ T0 = 1_700_000_000_000
 
 
 def look(at_s: float, *queues: tuple[str, int, int, str]) -> ClusterLook:
-    """Return the look at AT_S; of QUEUES, one of topic T each: group, committed and maximum, holder."""
+    """Return the look at AT_S; of QUEUES, one of topic T each: group, committed and maximum, owner."""
     groups = []
-    for number, (group, committed, high, holder) in enumerate(queues):
+    for number, (group, committed, high, owner) in enumerate(queues):
         queue = Queue("T", "b", number)
         facts = LagFacts(
             topic="T", queue_id=number, group=group, committed_offset=committed, min_offset=0,
@@ -33,7 +33,7 @@ def look(at_s: float, *queues: tuple[str, int, int, str]) -> ClusterLook:
         row = LagRow.of("b", facts, lag_bytes=None, oldest_unread_age_ms=None)
         place = GroupQueue(
             queue=queue, offset=committed, min_offset=0, max_offset=high, oldest_unread_ms=0,
-            unread_bytes=None, finished_per_s=None, arrived_per_s=None, holder=holder,
+            unread_bytes=None, processed_per_s=None, arrived_per_s=None, owner=owner,
             assigned_to="", filtered_count=0,
         )  # fmt: skip
         groups.append((report(group, queues=(place,)), [row]))
@@ -62,7 +62,7 @@ def test_rates_are_between_two_looks() -> None:
     g, h = sorted(found.groups, key=lambda line: line.group)
     assert (g.in_per_s, g.read_per_s, g.catch_up_s) == (2, 2, None)
     assert (h.in_per_s, h.read_per_s, h.catch_up_s, h.skipped) == (0, 1, 0, 1)
-    assert [holder for _, holder in found.queues] == ["m", "n"]
+    assert [owner for _, owner in found.queues] == ["m", "n"]
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ async def test_a_cluster_is_shown_once_as_json_and_for_people(
     (group,) = document["groups"]
     assert (group["group"], group["readers"]) == ("g", 1)
     (queue,) = [one for one in document["queues"] if one["topic"] == "T"]
-    assert queue["holder"]
-    assert queue["holder"] in text
+    assert queue["owner"]
+    assert queue["owner"] in text
     assert text.startswith("1 broker at ")
 
 

@@ -275,7 +275,7 @@ class _Kit:
         while True:
             with suppress(errors.GroupNotFound):
                 queues = (await self.admin().describe_group(group)).queues
-                left = [one for one in queues if one.lag or one.lent_count]
+                left = [one for one in queues if one.lag or one.in_flight_count]
                 if queues and not left:
                     return
             if loop.time() >= until:

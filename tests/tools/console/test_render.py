@@ -154,12 +154,12 @@ GROUP = {
     "queues": [
         {
             "topic": "TEXT",
-            "holder": "TEXT",
+            "owner": "TEXT",
             **dict.fromkeys(
                 ("queue", "offset", "min_offset", "max_offset", "lag", "ready", "in_flight"), 1
             ),
             "oldest_unread_ms": 1,
-            "stepped_over": 1,
+            "filtered_count": 1,
         }
     ],
 }
