@@ -1,7 +1,8 @@
 """What the site has besides docs/: the README as its first page, the files that pages link to, and llms.txt.
 
 Markdown files of the repository's root are next to the documents, others below `repository/`. Programs that read
-documentation get each page as Markdown, and `llms.txt`, a list of all pages with their first sentences.
+documentation get each page as Markdown, and `llms.txt`, a list of all pages with their first sentences. The search
+ranks pages that answer questions of users above the reference of the API and the pages for developers.
 """
 
 from __future__ import annotations
@@ -27,6 +28,16 @@ PAGES: Final = {
             "SUPPORT.md",
         )
     },
+}
+#: How much a page counts in the search, by the beginning of its name; other pages count 1. A title with all the words
+#: of a query comes first. The API reference has hundreds of titles such as `messages_sent`.
+SEARCH_BOOSTS: Final = {
+    "api.md": 0.01,
+    **dict.fromkeys(("architecture.md", "http2.md", "performance.md"), 0.1),
+    **dict.fromkeys(("decisions/", "repository/", "CHANGELOG.md", "CONTRIBUTING.md"), 0.1),
+    **dict.fromkeys(("client-objects.md", "client-settings.md", "cli.md", "http-api.md"), 0.5),
+    **dict.fromkeys(("alert-runbook.md", "error-messages.md", "errors.md", "glossary.md"), 0.5),
+    **dict.fromkeys(("how-it-is-tested.md", "json-output.md", "releases.md", "roadmap.md"), 0.5),
 }
 _HEADING: Final = re.compile(r"^#{1,6} .*$", re.MULTILINE)
 _BLOCK: Final = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)\s*$", re.MULTILINE | re.DOTALL)
@@ -61,8 +72,10 @@ def _linked(page: Path) -> set[str]:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Have links lead to where their files are in the site."""
+    """Have links lead to where their files are in the site, and set the rank of the page in the search."""
     uri = page.file.src_uri
+    boosts = (boost for start, boost in SEARCH_BOOSTS.items() if uri.startswith(start))
+    page.meta.setdefault("search", {"boost": next(boosts, 1)})
     source = PAGES.get(uri) or (
         uri.removeprefix("repository/") if uri.startswith("repository/") else f"docs/{uri}"
     )
