@@ -143,7 +143,9 @@ class DeliveryTable(JournalTable[PopKey, int, InFlight | int]):
         parts: list[bytes] = []
         add = parts.append
         put, last = _PUT_ENTRY.pack, None
-        last_client, last_attempt = _NOBODY
+        # No owner: a section may have entries of several calls, so the first delivery always has its owner.
+        last_client: str | None = None
+        last_attempt: str | None = None
         for op, scope, key, value, _ in changes:
             if scope is None:
                 add(entry(CLEAR_ALL))

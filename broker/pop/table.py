@@ -182,6 +182,8 @@ class PopTable:
                 if not entry.serial:
                     self.note_undelivered(entry)
             self.expire([entry for entry, _ in taken])
+            if scanned_to:
+                self.parts.deliveries.note(scanned_to)
             raise
         deliveries = self.deliver(taken, asked) if taken else []
         if scanned_to:
@@ -234,10 +236,12 @@ class PopTable:
             before = queue.next_offset
             if before >= self.parts.store.queue_bounds(self.topic, number)[1]:
                 continue
-            more |= self._scan(queue, asked, taken)
-            if queue.next_offset > before:
-                scanned_to.append(TableChange(PUT, queue.key, LOOKED, queue.next_offset))
-                self.advance_committed(queue)
+            try:
+                more |= self._scan(queue, asked, taken)
+            finally:  # An error may follow messages that were scanned.
+                if queue.next_offset > before:
+                    scanned_to.append(TableChange(PUT, queue.key, LOOKED, queue.next_offset))
+                    self.advance_committed(queue)
         return more
 
     def _scan(
@@ -545,7 +549,10 @@ class PopTable:
         self.advance_committed(queue)
 
     def take_over(self, other: PopTable) -> None:
-        """Take over all queues of another table, which is not used any more."""
+        """Take over all queues of another table, which is not used any more.
+
+        A snapshot may be reading the other table's rows, so all rows are noted again.
+        """
         self.turn = other.turn
         found: dict[int, list[tuple[int, InFlight | int]]] = {}
         for key, offset, value in other.rows():
@@ -553,6 +560,9 @@ class PopTable:
         for number in list(other.queues):
             other.drop(number)
         for number, rows in found.items():
+            key = PopKey(self.group, self.topic, number)
+            changes = [TableChange(PUT, key, offset, value) for offset, value in rows]
+            self.parts.deliveries.note([forgotten(key), *changes])
             self.restore(number, FoundQueue.of(rows), clean=False)
 
     def move(self, number: int, offset: int) -> None:

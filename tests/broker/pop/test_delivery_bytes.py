@@ -80,6 +80,15 @@ def test_an_owner_is_told_once_in_each_section() -> None:
     assert table.decode(data + data) == changes * 2
 
 
+def test_a_delivery_without_an_owner_gets_none_from_the_piece_before_it() -> None:
+    table, delivery = DeliveryTable(), InFlight(1, 2, "client", 3, False, "attempt")
+    changes = [in_flight(KEY, 1, delivery), in_flight(KEY, 2, InFlight(1, 2, "", 4, False))]
+
+    pieces = [table.encode([change]) for change in changes]
+
+    assert table.decode(b"".join(pieces)) == changes
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from pocketmq.broker.pop.deliveries import PopKey, forgotten
-from pocketmq.proto.errors import InvalidReceiptHandle, StoreFull
+from pocketmq.proto.errors import DiskFailure, InvalidReceiptHandle, StoreFull
+from pocketmq.store import tables
 from pocketmq.store.flush import FlushJob, sync_all
+from pocketmq.store.slices import Slices
 from pocketmq.store.table_journal import RETRY_MS
 
 from ...fakes import FaultyDisk
@@ -201,6 +204,41 @@ async def test_what_is_acknowledged_in_one_turn_is_one_frame(tmp_path: Path) -> 
     await broker.stop()
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_messages_that_were_scanned_before_an_error_are_not_redelivered_once_acknowledged(
+    tmp_path: Path, ordered: bool
+) -> None:
+    broker = Popping(tmp_path, queues=2)
+    broker.group(consume_message_orderly=ordered)
+    broker.send(b"a", b"b", queue=0)
+    broker.send(b"c", queue=1)
+    read, bad = broker.store.read_queue, {0, 1}
+
+    def read_queue(topic: str, queue: int, *rest: Any) -> Slices:
+        if queue in bad:
+            raise DiskFailure("an open file too many", reason="EMFILE")
+        return read(topic, queue, *rest)
+
+    broker.store.read_queue = read_queue  # type: ignore[method-assign]
+    for failing in ({0}, {1}, {0}):
+        bad.clear()
+        bad |= failing
+        with suppress(DiskFailure):
+            broker.pop()
+            broker.answers.clear()
+    bad.clear()
+    await broker.clock.advance(INVISIBLE_MS)
+    got = broker.pop()
+    assert sorted(bodies(got)) == [b"a", b"b", b"c"]
+    broker.ack(*got)
+    await broker.safe()
+
+    await broker.restart(clean=False)
+
+    assert broker.pop() == []
+    await broker.stop()
+
+
 class TestBounds:
     async def test_a_long_journal_becomes_a_snapshot(self, tmp_path: Path) -> None:
         broker = Popping(tmp_path, sizes=SMALL)
@@ -266,6 +304,39 @@ class TestBounds:
         assert [file.suffix for file in before] == ["", ".tmp"]
         assert files(tmp_path, "snapshot-3-") == before
         monkeypatch.undo()
+        await broker.stop()
+
+    @pytest.mark.parametrize("ordered", [True, False])
+    async def test_a_group_that_gets_another_order_during_a_snapshot_loses_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ordered: bool
+    ) -> None:
+        monkeypatch.setattr(tables, "STEP_BYTES", 128)
+        broker = Popping(tmp_path, queues=2)
+        broker.group(consume_message_orderly=not ordered)
+        for queue in (0, 1):
+            broker.send(*(b"%d/%d" % (queue, number) for number in range(30)), queue=queue)
+        while broker.pop():
+            pass
+        await broker.settle()
+        broker.journal._begin_snapshots({broker.tables.deliveries.number})
+        deliveries = broker.tables.deliveries
+        (snapshot,) = (one for one in broker.journal._snapshots if one.table is deliveries)
+        for _ in range(3):
+            snapshot.step()
+
+        broker.group(consume_message_orderly=ordered)
+        broker.pop(1)
+
+        while broker.journal._snapshots:
+            await asyncio.sleep(0.001)
+            broker.journal._step()
+        await broker.restart(clean=False)
+        await broker.clock.advance(INVISIBLE_MS)
+        found: set[bytes] = set()
+        while got := broker.pop():
+            found |= set(bodies(got))
+            broker.ack(*got)
+        assert len(found) == 60
         await broker.stop()
 
 
