@@ -100,6 +100,8 @@ class KeptTables:
             # Another broker may have run on the store since, and delivered.
             tables.deliveries.clear_all()
             tables.journal.sync()
+        if tables.deliveries.number in found.incomplete:
+            tables.deliveries.note_loss()
         if forget_own:
             tables.forget_own()
         cut_stats(tables.statistics, store.queues.end)
@@ -166,8 +168,9 @@ def copy_group_tables(disk: Disk, root: str, store: MessageStore, clock: Reading
     """Copy statistics, offset metadata and deliveries of the store at ROOT on DISK to STORE, which no broker uses."""
     found: list[AnyTable] = [statistics_table(), commit_text_table(), DeliveryTable()]
     files = read_entries(disk, f"{root}/pocketmq/{FOLDER}", found, _StoreLog(store))
-    if store.last_stop_was_clean and not files.ended:
-        found.pop()  # Another broker may have run on the source since, and delivered.
+    # Another broker may have run on the source since, and delivered; or the reset of an offset may be missing.
+    if (store.last_stop_was_clean and not files.ended) or found[-1].number in files.incomplete:
+        found.pop()
     if not any(len(table) for table in found):
         return
     files.shift(found, ClockReading(clock.now_ms(), clock.unix_ms()))

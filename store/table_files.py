@@ -8,7 +8,7 @@ except those that must not count:
 
 - Its `needs` is above the log's end, or was so at any start since it was written (`LogNote`), or is above damage that a
   start found (`LossNote`): the log lost what the section is about, and may have other bytes there by now.
-- Frames are missing before it, and the table is ordered.
+- Frames are missing before it, and the table is ordered. But behind a CLEAR, changes of that scope count again.
 - The table counts only until the machine restarts, and the section was written before that.
 
 A torn end is what a power cut leaves, and nothing is missing then. If the log has other bytes before its end than
@@ -18,9 +18,9 @@ when the journal noted them, the journal is foreign: nothing of it counts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from ..proto.errors import StoreError
 from ..proto.facts import Facts
@@ -28,6 +28,7 @@ from .disk import Disk
 from .flush import Waiter
 from .format import table_frames
 from .format.table_frames import (
+    CLEAR,
     CLEAR_ALL,
     JOURNAL,
     NO_BOOT_ID,
@@ -42,7 +43,7 @@ from .format.table_frames import (
     Section,
     TableName,
 )
-from .tables import AnyTable, Durability, TableChange
+from .tables import AnyChange, AnyTable, Durability, TableChange
 
 logger = logging.getLogger(__name__)
 
@@ -276,6 +277,8 @@ class _Reading:
         self._limits: list[int] = []
         #: Ordered tables and others that lack frames.
         self._stopped: set[int] = set()
+        #: By table: scopes that were cleared since the last missing frames. All their later changes are known.
+        self._cleared: dict[int, set[Any]] = {}
 
     def read(self) -> FoundTables:
         for number, path in sorted(self._files.journals.items()):
@@ -432,13 +435,20 @@ class _Reading:
             clock = readings[-1] if readings else clock
             if expected is not None and frame.sequence != expected:
                 bases = self._found.bases
-                self._stopped |= {n for n in self._tables if frame.number >= bases.get(n, 0)}
+                stopped = {n for n in self._tables if frame.number >= bases.get(n, 0)}
+                self._stop(stopped)
             expected = frame.sequence + 1
             boot = {mark.boot_id for mark in _marks(frame.notes)} or boot
             for section in frame.sections:
                 table = self._tables.get(section.table)
                 if table is not None and frame.number >= self._found.bases.get(table.number, 0):
                     self._apply(table, section, limit, boot)
+
+    def _stop(self, numbers: Iterable[int]) -> None:
+        """The tables NUMBERS lack changes."""
+        for number in numbers:
+            self._stopped.add(number)
+            self._cleared.pop(number, None)
 
     def _shift_instants(self, number: int, ms: int) -> None:
         """A process began with journal NUMBER, for which earlier instants are MS later."""
@@ -452,19 +462,30 @@ class _Reading:
         if section.needs > limit:
             self._found.skipped += 1
             return
-        if table.ordered and number in self._stopped:
-            return
         if not self._is_of_this_boot(table, boot):
             return
         try:
             changes = table.decode(section.entries)
         except ValueError as error:
             logger.error("changes not read table=%s reason=%s", table.name, error)
-            self._stopped.add(number)
+            self._stop([number])
             return
+        if table.ordered and number in self._stopped:
+            changes = list(self._of_cleared(number, changes))
         for change in changes:
             table.apply(change)
         table.found_at(section.version)
+
+    def _of_cleared(self, number: int, changes: Iterable[AnyChange]) -> Iterator[AnyChange]:
+        """Yield those of CHANGES, of a table that lacks earlier ones, whose scope has been cleared since."""
+        cleared = self._cleared.setdefault(number, set())
+        for change in changes:
+            if change.op == CLEAR_ALL:
+                self._stopped.discard(number)
+            elif change.op == CLEAR:
+                cleared.add(change.scope)
+            if number not in self._stopped or change.scope in cleared:
+                yield change
 
 
 def _limits_in(notes: Iterable[Note]) -> list[int]:

@@ -116,6 +116,8 @@ class DeliveryTable(JournalTable[PopKey, int, InFlight | int]):
             ordered=True,
             shifted=_shifted,
         )
+        #: Whether changes from before this start are missing: a queue may have been reset by one of them.
+        self.lacks_changes = False
         self._scopes: dict[PopKey, bytes] = {}
         self._watched: list[DeliveryChange] | None = None
 
@@ -129,6 +131,10 @@ class DeliveryTable(JournalTable[PopKey, int, InFlight | int]):
             super().apply_all(changes)
         elif self._watched is not None:
             self._watched += changes
+
+    def note_loss(self) -> None:
+        """Note that changes from before this start are missing."""
+        self.lacks_changes = True
 
     def take_watched(self) -> list[DeliveryChange]:
         """Return the changes since the last call; the first call starts to collect them."""
@@ -274,7 +280,9 @@ class KeptDeliveries:
         self.note: Callable[[list[DeliveryChange]], None] = partial(journal.all_changed, table)
         #: Writes all changes now, so that they survive a kill.
         self.write: Callable[[], None] = journal.write
-        #: The same. Raises StoreFull if the journal cannot be written: then a kill brings back what it had before.
+        #: The same, and calls back once they are on disk, or with the error.
+        self.when_durable: Callable[[Waiter], None] = journal.when_durable
+        #: Writes all changes now. Raises StoreFull if the journal cannot be written: a kill brings back what it had.
         self.write_all: Callable[[], None] = journal.write_all
         #: Writes all changes, and starts to sync them.
         self.sync: Callable[[], None] = journal.sync
@@ -282,6 +290,11 @@ class KeptDeliveries:
     def found(self) -> dict[PopKey, FoundQueue]:
         """Return the entries from before this start."""
         return self._table.found()
+
+    @property
+    def lacks_changes(self) -> bool:
+        """Are changes from before this start missing?"""
+        return self._table.lacks_changes
 
     def start(self, everything: Callable[[], Iterator[DeliveryRow]]) -> None:
         """Keep no second copy of the entries: `everything` returns them whenever it is called."""

@@ -390,7 +390,16 @@ class PopQueue:
 class PopLease:
     """A lease of ENTRIES; it ends when it has no entries left."""
 
-    __slots__ = ("attempt_id", "deadline_ms", "ends_ms", "entries", "live", "owner", "timer")
+    __slots__ = (
+        "attempt_id",
+        "deadline_ms",
+        "ends_ms",
+        "entries",
+        "is_suspended",
+        "live",
+        "owner",
+        "timer",
+    )
 
     def __init__(self, entries: Sequence[PopEntry], deadline_ms: int, owner: str) -> None:
         self.entries = entries
@@ -400,6 +409,8 @@ class PopLease:
         #: The maximum end of a lease with automatic renewal; 0: no renewal.
         self.ends_ms = 0
         self.attempt_id = ""
+        #: Whether it was granted by a suspension.
+        self.is_suspended = False
         self.timer: Timer | None = None
 
 

@@ -89,11 +89,11 @@ class PopService:
 
     def start(self) -> None:
         """Restore the messages in flight."""
-        clean = self._parts.store.last_stop_was_clean
+        is_lower_valid = self._parts.store.last_stop_was_clean or self._deliveries.lacks_changes
         for key, queue in self._deliveries.found().items():
             if self._topics.has_queue(key.topic, key.queue):
                 table = self._table(key.group, key.topic, self._groups.is_ordered(key.group))
-                table.restore(key.queue, queue, clean=clean)
+                table.restore(key.queue, queue, is_lower_valid=is_lower_valid)
             else:
                 self._deliveries.note([forgotten(key)])
         self._deliveries.start(self.rows)
@@ -190,7 +190,9 @@ class PopService:
         retries = self._retries(asked.group)
         if retries is None or retries is table:
             return table.take(asked, rules)
-        first = retries.take(asked, rules._replace(queues=range(self._queues(retries.topic))))
+        # Messages that were returned before the group popped are no news.
+        queues = range(self._queues(retries.topic))
+        first = retries.take(asked, rules._replace(queues=queues, from_oldest=True))
         room = asked.batch - len(first.deliveries) - first.dead_lettered
         if room <= 0:
             return first
@@ -336,6 +338,14 @@ class PopService:
         """
         self._deliveries.when_safe(done)
 
+    def when_durable(self, done: Waiter) -> None:
+        """Call `done`, with None or the error, once all changes are on disk."""
+        self._deliveries.when_durable(done)
+
+    def has_popped(self, group: str, topic: str) -> bool:
+        """Has a group got messages of a topic by receives?"""
+        return (group, topic) in self._tables
+
     def _find(self, group: str, topic: str, handle: str) -> tuple[PopTable, PopEntry | None]:
         found = decode_handle(handle)
         if found.is_retry:
@@ -394,7 +404,7 @@ class PopService:
 
         Raises StoreFull if a kill could bring back the earlier offset, at which the group would skip messages.
         """
-        if (group, topic) in self._tables:
+        if self.has_popped(group, topic):
             self.check_kept(group)
             self.move(group, topic, queue, offset)
             self._deliveries.write_all()

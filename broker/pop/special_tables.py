@@ -169,8 +169,8 @@ class OrderedTable(PopTable):
             if lane.batch and not lane.is_leased:
                 self._lanes[number].take_back(lane)
 
-    def restore(self, number: int, found: FoundQueue, *, clean: bool) -> None:
-        super().restore(number, found, clean=clean)
+    def restore(self, number: int, found: FoundQueue, *, is_lower_valid: bool) -> None:
+        super().restore(number, found, is_lower_valid=is_lower_valid)
         queue = self.queues[number]
         lanes = self._lanes[number] = OrderedQueues()
         for entry in list(queue.entries.values()):
@@ -373,8 +373,8 @@ class RetryTable(PopTable):
         if may_be_held and entry.lane is not None and entry in entry.lane.held:
             entry.lane.held.remove(entry)
 
-    def restore(self, number: int, found: FoundQueue, *, clean: bool) -> None:
-        super().restore(number, found, clean=clean)
+    def restore(self, number: int, found: FoundQueue, *, is_lower_valid: bool) -> None:
+        super().restore(number, found, is_lower_valid=is_lower_valid)
         for entry in list(self.queues[number].entries.values()):
             data = self.read(entry)
             if data is None:

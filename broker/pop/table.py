@@ -426,16 +426,19 @@ class PopTable:
     def change(self, entry: PopEntry, invisible_ms: int, *, suspend: bool) -> int:
         """Redeliver an entry in `invisible_ms`, with `suspend` as the same attempt; return its new serial."""
         parts = self.parts
-        owner = entry.lease.owner if entry.lease is not None else ""
+        before = entry.lease
+        owner = before.owner if before is not None else ""
+        was_suspended = before is not None and before.is_suspended
         self.release(entry)
-        if suspend:
-            entry.attempt -= 1
+        if suspend and not was_suspended:
+            entry.attempt = max(0, entry.attempt - 1)
         entry.serial = next(parts.serials)
         until_ms = parts.leases.now_ms() + invisible_ms
         delivery = InFlight(entry.attempt, until_ms, owner, entry.serial, False)
         parts.deliveries.note([in_flight(entry.queue.key, entry.offset, delivery)])
         if invisible_ms > 0:
-            parts.leases.grant([entry], until_ms, owner, self.expired)
+            lease = parts.leases.grant([entry], until_ms, owner, self.expired)
+            lease.is_suspended = suspend or was_suspended
         else:
             self.expire([entry])
             parts.wake((self.group, self.topic))
@@ -506,18 +509,24 @@ class PopTable:
         else:
             at = min(max(committed, low), end)
         queue = self.queues[number] = PopQueue(key, at)
+        if committed is None and at > low:
+            # A kill may lose the committed offset: the group would start again, after messages that were sent since.
+            self.parts.deliveries.note([looked(key, at)])
         return queue
 
-    def restore(self, number: int, found: FoundQueue, *, clean: bool) -> None:
+    def restore(self, number: int, found: FoundQueue, *, is_lower_valid: bool) -> None:
         """Restore a queue from the journal, and delete the entries that do not count there.
 
         Messages below the committed offset are finished. Messages that the log has lost are not scanned. Leases do not
-        renew any more, even if their owners are connected: they may never have got the answer. After a clean stop, a
-        committed offset below the entries was set by another broker or tool, and counts.
+        renew any more, even if their owners are connected: they may never have got the answer.
+
+        Args:
+            is_lower_valid: A committed offset below the entries counts. After a clean stop, another broker or tool set
+                it. If changes are missing, one of them may have been a reset to it.
         """
         queue = self._begin(number, from_oldest=True)
         note = self.parts.deliveries.note
-        if clean and queue.low < min(found.in_flight, default=found.looked):
+        if is_lower_valid and queue.low < min(found.in_flight, default=found.looked):
             note([forgotten(queue.key)])
             return
         low, end = self.parts.store.queue_bounds(self.topic, number)
@@ -561,9 +570,11 @@ class PopTable:
             other.drop(number)
         for number, rows in found.items():
             key = PopKey(self.group, self.topic, number)
-            changes = [TableChange(PUT, key, offset, value) for offset, value in rows]
-            self.parts.deliveries.note([forgotten(key), *changes])
-            self.restore(number, FoundQueue.of(rows), clean=False)
+            changes: list[DeliveryChange] = [forgotten(key)]
+            for offset, value in rows:
+                changes.append(TableChange(PUT, key, offset, value))
+            self.parts.deliveries.note(changes)
+            self.restore(number, FoundQueue.of(rows), is_lower_valid=False)
 
     def move(self, number: int, offset: int) -> None:
         """Restart at an offset of a queue."""

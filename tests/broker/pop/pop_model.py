@@ -53,6 +53,8 @@ class Message:
     #: It was acknowledged before the last restart.
     settled: bool = False
     dead: bool = False
+    #: Since its latest delivery, and since the last restart.
+    suspended: bool = False
 
     @property
     def finished(self) -> bool:
@@ -135,6 +137,7 @@ class Driver:
             message.owner, message.renews = owner, renews
             message.until_ms = self.now_ms + (RENEWED_MS if renews else invisible_ms)
             message.acknowledged = False
+            message.suspended = False
         if not got and not self.ordered and self.dead_seen == dead_before:
             assert not [one for one in self.messages.values() if self.is_due(one)]
 
@@ -222,7 +225,9 @@ class Driver:
             (message.handle,) = handles
             message.until_ms = self.now_ms + wait_ms
             message.renews = False
-            message.attempts -= suspend
+            if suspend and not message.suspended:
+                message.attempts = max(0, message.attempts - 1)
+            message.suspended |= suspend
 
     def bury(self) -> None:
         message = self.one_held()
@@ -286,6 +291,7 @@ class Driver:
         await self.broker.restart(clean=self.random.random() < 0.5)
         for one in self.messages.values():
             one.settled = one.acknowledged
+            one.suspended = False
             if one.renews:
                 one.until_ms = min(one.until_ms, self.now_ms + RESTORED_MS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +52,19 @@ async def test_they_come_first_and_as_of_the_topic_that_was_asked_for(broker: Po
     assert broker.committed(topic=RETRY) == 1
     await broker.clock.advance(INVISIBLE_MS)
     assert broker.pop() == []
+
+
+async def test_a_group_that_begins_with_new_messages_gets_those_that_came_back_before(
+    tmp_path: Path,
+) -> None:
+    broker = Popping(tmp_path)
+    broker.group(consume_from_min_enable=False)
+    broker.topics.for_group(RETRY, 1)
+    broker.send(b"old")
+    send_back(broker, b"again")
+
+    assert bodies(broker.pop()) == [b"again"]
+    await broker.stop()
 
 
 async def test_those_of_another_topic_wait_for_a_receive_of_theirs(broker: Popping) -> None:

@@ -111,6 +111,22 @@ async def test_a_suspended_delivery_does_not_count(broker: Popping) -> None:
     assert seen(broker.pop()) == [(b"1", 1)]
 
 
+async def test_a_delivery_that_is_suspended_twice_does_not_count_less_than_none(
+    broker: Popping,
+) -> None:
+    broker.send(b"1")
+    (one,) = broker.pop()
+    broker.pops.change_invisible(GROUP, TOPIC, one.handle, 0)
+    (one,) = broker.pop()
+
+    handle = one.handle
+    for _ in range(3):
+        handle = broker.pops.change_invisible(GROUP, TOPIC, handle, 1_000, suspend=True)
+
+    await broker.clock.advance(1_000)
+    assert seen(broker.pop()) == [(b"1", 2)]
+
+
 async def test_what_was_tried_as_often_as_allowed_is_dead_when_it_would_come_again(
     broker: Popping,
 ) -> None:

@@ -165,6 +165,23 @@ class TestRestart:
         assert seen(broker.pop()) == [(b"a", 1), (b"b", 1)]
         await broker.stop()
 
+    async def test_a_group_that_begins_with_new_messages_gets_those_of_before(
+        self, tmp_path: Path, clean: bool
+    ) -> None:
+        broker = Popping(tmp_path)
+        broker.group(consume_from_min_enable=False)
+        broker.send(b"old")
+        broker.wait()
+        await asyncio.sleep(0)
+        broker.purgatory.complete_all()
+        broker.answers.clear()
+        broker.send(b"new")
+
+        await broker.restart(clean=clean)
+
+        assert bodies(broker.pop()) == [b"new"]
+        await broker.stop()
+
     async def test_a_group_that_was_moved_goes_on_from_there(
         self, tmp_path: Path, clean: bool
     ) -> None:
@@ -219,7 +236,7 @@ async def test_messages_that_were_scanned_before_an_error_are_not_redelivered_on
             raise DiskFailure("an open file too many", reason="EMFILE")
         return read(topic, queue, *rest)
 
-    broker.store.read_queue = read_queue  # type: ignore[method-assign]
+    broker.store.read_queue = read_queue  # type: ignore[method-assign,assignment]
     for failing in ({0}, {1}, {0}):
         bad.clear()
         bad |= failing

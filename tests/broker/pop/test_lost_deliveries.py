@@ -12,7 +12,7 @@ import pytest
 from pocketmq.proto.errors import InvalidReceiptHandle
 from pocketmq.store.format.table_frames import HEAD_BYTES
 
-from .popping import INVISIBLE_MS, Popping, bodies, seen
+from .popping import GROUP, INVISIBLE_MS, TOPIC, Popping, bodies, seen
 from .table_files import FILES, end_of, files, newest
 
 
@@ -113,6 +113,8 @@ class TestLoss:
             broker.ack(delivery)
             await broker.safe()
             ends.append(end_of(newest(tmp_path)))
+            if delivery is a:
+                broker.offsets.save()
         await broker.stop(clean=False)
         flip(newest(tmp_path), ends[1] - 1)
 
@@ -142,6 +144,54 @@ class TestLoss:
 
         await broker.clock.advance(INVISIBLE_MS)
         assert seen(broker.pop()) == [(b"a", 2), (b"b", 2)]
+        await broker.stop()
+
+    @pytest.mark.parametrize("damaged", ["before the reset", "the reset"])
+    async def test_a_reset_counts_whatever_is_damaged(self, tmp_path: Path, damaged: str) -> None:
+        broker = Popping(tmp_path)
+        await broker.settle()
+        broker.send(b"a", b"b", b"c", b"d")
+        a, b, *rest = broker.pop()
+        broker.ack(a)
+        await broker.safe()
+        before = end_of(newest(tmp_path))
+        broker.ack(b, *rest)
+        broker.pops.moved(GROUP, TOPIC, 0, 1)
+        await broker.safe()
+        broker.offsets.save()
+        reset = end_of(newest(tmp_path))
+        await broker.clock.advance(1_000)  # So the reset is not the last frame.
+        await broker.stop(clean=False)
+        flip(newest(tmp_path), before - 1 if damaged == "before the reset" else reset - 1)
+
+        broker._begin()
+
+        assert bodies(broker.pop()) == [b"b", b"c", b"d"]
+        await broker.stop()
+
+    async def test_of_a_group_that_was_reset_behind_damage_all_is_known(
+        self, tmp_path: Path
+    ) -> None:
+        broker = Popping(tmp_path, queues=2)
+        await broker.settle()
+        broker.send(b"a", b"b")
+        broker.send(b"other", queue=1)
+        broker.ack(*(one for one in broker.pop() if one.queue == 0))
+        await broker.safe()
+        damaged = end_of(newest(tmp_path)) - 1
+        broker.pops.moved(GROUP, TOPIC, 0, 0)
+        a, b = broker.pop()
+        broker.ack(b)
+        broker.offsets.save()
+        await broker.safe()
+        await broker.stop(clean=False)
+        flip(newest(tmp_path), damaged)
+
+        broker._begin()
+
+        broker.ack(a)
+        await broker.clock.advance(INVISIBLE_MS)
+        assert seen(broker.pop()) == [(b"other", 2)]
         await broker.stop()
 
     async def test_a_damaged_snapshot_is_as_none(
