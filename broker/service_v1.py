@@ -30,11 +30,14 @@ from .messages.lookup import Lookups, in_steps
 from .messages.send import SendCounts, Sends, TopicSends
 from .offsets import Offsets, Safe
 from .pop.service import PopService
+from .replication.state_deliveries import DELIVERIES_FILE
 from .replication.state_source import GROUPS_FILE, TOPICS_FILE, StateSource
 from .replication.table_stream import STATISTICS_FILE
 from .retry_policies import retry_intervals_of
 from .topics import TYPE_ATTRIBUTE, Topics
 
+#: What replicas need to know before a topic or a group counts as deleted, or an offset as reset.
+_OF_GROUPS: Final = (OFFSETS_FILE, DELIVERIES_FILE, STATISTICS_FILE)
 #: Maximum length of the name of the administrator who moves a group.
 _WHO_MAX: Final = 200
 #: Waits until the name servers know the present topics.
@@ -211,7 +214,7 @@ class BrokerService:
 
         def told(error: PocketMQError | None) -> None:
             # If the table cannot be written, the log reports it.
-            when_replicated(self._state, everywhere, OFFSETS_FILE, GROUPS_FILE, STATISTICS_FILE)
+            when_replicated(self._state, everywhere, GROUPS_FILE, *_OF_GROUPS)
 
         def safe(error: PocketMQError | None) -> None:
             if error is None:
@@ -389,7 +392,7 @@ class _Changes:
         await ended(self._offsets.when_saved)
         await ended(self._topics.kept.when_safe)
         await self._without_statistics()
-        await self._replicated(TOPICS_FILE, OFFSETS_FILE, STATISTICS_FILE)
+        await self._replicated(TOPICS_FILE, *_OF_GROUPS)
         await self._announced()
         return pb.DeleteTopicReply()
 
@@ -412,7 +415,7 @@ class _Changes:
         await ended(self._offsets.when_saved)
         await ended(self._groups.kept.when_safe)
         await self._without_statistics()
-        await self._replicated(GROUPS_FILE, OFFSETS_FILE, STATISTICS_FILE)
+        await self._replicated(GROUPS_FILE, *_OF_GROUPS)
         return pb.DeleteGroupReply()
 
     async def _without_statistics(self) -> None:

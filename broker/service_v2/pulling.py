@@ -33,7 +33,7 @@ from ..topics import Topics
 from .messages import delivered
 from .receiving import DEADLINE_SPARE_MS, NOTHING_NEW, POLLING_MOST_MS
 from .request_checks import checked_group, checked_topic, filter_of, milliseconds
-from .service import answered_when, client_id, service, unary
+from .service import Safe, answered_when, client_id, service, unary
 from .statuses import OK, Refused, status_of, status_of_bug
 
 logger = logging.getLogger(__name__)
@@ -133,7 +133,8 @@ class PullConsumers:
     ) -> v2.UpdateOffsetResponse | Later:
         """Set the committed offset of a group; create the group if it does not exist.
 
-        A kill may lose a forward step, whose messages are redelivered. A backward step is answered once it is saved.
+        A kill may lose a forward step, whose messages are redelivered. A backward step is answered once it is saved,
+        and so is each step of a group that pops: its messages in flight are forgotten.
         """
         group = checked_group(request.group.name)
         topic, queue = self._queue(request.message_queue)
@@ -152,9 +153,22 @@ class PullConsumers:
         before = self._offsets.committed(topic, group, queue)
         self._offsets.commit(topic, group, queue, offset)
         self._pops.moved(group, topic, queue, offset)
+        if self._pops.has_popped(group, topic):
+            return answered_when(self._when_reset, call, _updated)
         if before is None or offset >= before:
             return _updated(None)
         return answered_when(self._offsets.when_saved, call, _updated)
+
+    def _when_reset(self, done: Safe) -> None:
+        """Call DONE once offsets, and the messages in flight that were forgotten, are on disk, or with the error."""
+
+        def saved(error: PocketMQError | None) -> None:
+            if error is None:
+                self._pops.when_durable(done)
+            else:
+                done(error)
+
+        self._offsets.when_saved(saved)
 
     def get(self, request: v2.GetOffsetRequest, call: Call) -> v2.GetOffsetResponse:
         """Answer the committed offset of a group."""

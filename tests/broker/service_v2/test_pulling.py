@@ -192,6 +192,22 @@ class TestOffsets:
         saving.pop()(DiskFailure("gone"))
         assert call.answer.status.message == "gone"
 
+    async def test_a_reset_of_a_group_that_pops_is_answered_once_its_messages_in_flight_are_on_disk(
+        self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        consuming.send(b"1", b"2")
+        consuming.ack(*consuming.pop())
+        syncing: list[Waiter] = []
+        monkeypatch.setattr(consuming.pops, "when_durable", syncing.append)
+        monkeypatch.setattr(type(consuming.offsets), "when_saved", lambda _, done: done(None))
+        call = FakeCall(metadata=CLIENT)
+        request = v2.UpdateOffsetRequest(group=resource(GROUP), message_queue=queue(), offset=1)
+
+        assert consuming.method("UpdateOffset")(request, call) is LATER
+        assert call.answers == []
+        syncing.pop()(None)
+        assert call.answer.status.code == v2.OK
+
     @pytest.mark.parametrize("offset", [-1, 3])
     async def test_an_offset_outside_the_queue_is_refused(
         self, consuming: Consuming, offset: int
