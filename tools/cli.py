@@ -42,6 +42,9 @@ BROKEN_PIPE: Final = 141
 COMPLETION_VARIABLE: Final = "_POCKETMQ_COMPLETE"
 
 _UNKNOWN_VERB: Final = re.compile(r"No such command '(.{1,100})'\.")
+#: How click names its types of numbers in an error is not English.
+_NOT_VALID: Final = re.compile(r"is not a valid (integer(?: range)?|float(?: range)?|seconds)\b")
+_NUMBERS: Final = {"i": "a whole number", "f": "a number", "s": "a number of seconds"}
 _CODES: Final = {
     "NOT_FOUND": 3,
     "UNAVAILABLE": 4,
@@ -233,7 +236,12 @@ def _usage_problem(error: click.UsageError) -> str:
         for name in OPTIONS.get(error.option_name, ()):
             if name in known:
                 return f"{error.message.rstrip('.')}. Use {name!r}."
-    return f"{error.format_message()}{_suggestion(error)}"
+    problem = _NOT_VALID.sub(
+        lambda found: f"is not {_NUMBERS[found[1][0]]}", error.format_message()
+    )
+    if not problem.endswith((".", "?", "!", ")")):
+        problem += "."
+    return f"{problem}{_suggestion(error)}"
 
 
 def _suggestion(error: click.UsageError) -> str:

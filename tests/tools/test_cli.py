@@ -115,6 +115,21 @@ def test_every_option_has_a_help_text() -> None:
             "pocketmq: Invalid value for '{bash|zsh|fish}': 'tcsh' is not one of 'bash', 'zsh', 'fish'."
             " See: pocketmq completion --help\n",
         ),
+        (
+            ["topic", "create", "T", "--queues", "many"],
+            "pocketmq: Invalid value for '--queues': 'many' is not a whole number."
+            " See: pocketmq topic create --help\n",
+        ),
+        (
+            ["consume", "T", "--timeout", "1s"],
+            "pocketmq: Invalid value for '--timeout': '1s' is not a number of seconds."
+            " See: pocketmq consume --help\n",
+        ),
+        (
+            ["inspect", "no/such/store"],
+            "pocketmq: Invalid value for 'STORE': no such folder: no/such/store: check the path."
+            " See: pocketmq inspect --help\n",
+        ),
     ],
     ids=[
         "verb",
@@ -124,6 +139,9 @@ def test_every_option_has_a_help_text() -> None:
         "verb of a verb",
         "option",
         "value",
+        "whole number",
+        "seconds",
+        "no full stop",
     ],
 )
 def test_wrong_usage_is_one_line_that_says_where_help_is(
