@@ -1,4 +1,4 @@
-"""Orders taken by FastAPI: answered when their messages are on the broker's device, and shipped in the background.
+"""Orders taken by FastAPI: answered when their messages are on the broker's disk, and shipped in the background.
 
 python examples/fastapi_orders.py --nameserver 127.0.0.1:9876     (pip install fastapi httpx2)
 """

@@ -24,7 +24,7 @@ def main(nameserver: str) -> None:
     def remind(message: ReceivedMessage) -> None:
         if message.key != run:
             return  # From an earlier run.
-        # A delay level keeps no instant: it counts from the sending.
+        # A message with a delay level has no delivery time: the level counts from the sending.
         due_ms = message.due_ms or message.born_timestamp_ms + LEVEL_1_MS
         late_ms[message.body.decode()] = message.store_timestamp_ms - due_ms
         if len(late_ms) == 3:
@@ -33,7 +33,7 @@ def main(nameserver: str) -> None:
     with Admin(nameserver) as admin, suppress(TopicExists):
         admin.create_topic(TOPIC, type="DELAY")
     with PushConsumer(GROUP, TOPIC, remind, nameserver), Producer(nameserver) as producer:
-        # After a while, at an instant, or at one of the broker's delay levels (the first: 1 s).
+        # After a delay, at a time, or after one of the broker's delay levels (the first: 1 s).
         producer.send(Message(TOPIC, b"tea is ready", key=run, delay="1500ms"))
         at = datetime.now(UTC) + timedelta(seconds=2)
         producer.send(Message(TOPIC, b"the bus leaves", key=run, deliver_at=at))
