@@ -34,7 +34,7 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
         click.echo("healthy: both brokers would start, and lose and rebuild nothing")
     elif diagnosis.is_safe:
         click.echo(
-            "safe: both brokers would start and lose nothing; what is not finished, they make again"
+            "safe: both brokers would start and lose nothing; they rebuild what is incomplete"
         )
     else:
         click.echo("not healthy; nothing was written, `pocketmq repair` makes a repaired copy")
@@ -45,7 +45,7 @@ def _now(diagnosis: Diagnosis) -> Iterator[str]:
     stop = "unclean, or it is running (abort is there)" if diagnosis.abort_present else "clean"
     what_if = "; looked at as if it were killed now" if diagnosis.what_if else ""
     yield f"{diagnosis.store}: last stop {stop}{what_if}"
-    counts = f"{counted(evidence.count(MessageState.SOUND), 'sound message')}"
+    counts = f"{counted(evidence.count(MessageState.SOUND), 'valid message')}"
     for state, word in ((MessageState.DAMAGED, "damaged"), (MessageState.MISSING, "missing")):
         if evidence.count(state):
             counts += f", {evidence.count(state):,} {word}"

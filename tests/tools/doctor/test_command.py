@@ -33,6 +33,7 @@ def test_a_healthy_store_is_exit_code_0(tmp_path: Path) -> None:
 
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-1].startswith("healthy: both brokers would start")
+    assert " valid messages" in result.stdout.splitlines()[1]
 
 
 def test_losses_stand_side_by_side_and_are_exit_code_1(tmp_path: Path) -> None:
