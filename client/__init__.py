@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from ..proto import errors
 from ..proto.errors import *  # noqa: F403  (its __all__ is part of this one)
+from ..proto.renamed import CLASSES
 
 if TYPE_CHECKING:
     from .administration.admin import AsyncAdmin
@@ -187,7 +188,9 @@ _MODULES = {
 
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        new = CLASSES.get(name)
+        hint = f": it is {new} now" if new else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
     found = getattr(import_module(f".{_MODULES[name]}", __name__), name)
     globals()[name] = found
     return found

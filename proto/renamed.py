@@ -37,6 +37,32 @@ SETTINGS: Final = {
     "zookeeper_key": "zookeeper_tls_key",
 }
 
+#: Old and new classes of `pocketmq.client`.
+CLASSES: Final = {
+    "AsyncClocks": "AsyncClockAdmin",
+    "CellChanged": "MetadataConflict",
+    "Counts": "ConsumerMetrics",
+    "Disconnected": "ConnectionLost",
+    "Draft": "UnserializedMessage",
+    "FilesExhausted": "TooManyOpenFiles",
+    "GroupMove": "OffsetReset",
+    "GroupReport": "GroupStatus",
+    "NotSerializable": "SerializationFailed",
+    "NotServed": "Unsupported",
+    "OffsetMove": "OffsetChange",
+    "OffsetsNotKept": "OffsetStoreFailed",
+    "Once": "Deduplicator",
+    "ProducerUnknown": "UnknownProducer",
+    "Pulled": "PullResult",
+    "SentBack": "SendBackResult",
+    "SequenceBroken": "OutOfOrderSequence",
+    "Skipped": "FilterStats",
+    "StoreRefused": "StoreMismatch",
+    "TooLate": "AlreadyDelivered",
+    "TopicSent": "TopicTraffic",
+    "Unreachable": "ConnectFailed",
+}
+
 #: Old and new values of settings, by key.
 VALUES: Final = {
     "grpc": {"own": "builtin"},

@@ -124,7 +124,7 @@ def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "--timeout",
     "timeout_s",
     type=Seconds(0, _TIMEOUT_MAX_S),
-    help="Stop after this long without a message.  [default: never]",
+    help="Stop after this long without a message: seconds, or 500ms, 2m.  [default: never]",
 )
 @_filter_options
 @click.option("--raw", is_flag=True, help="Print bodies unchanged, also on a terminal.")

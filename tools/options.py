@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from ..client.name_server_addresses import DEFAULT_NAME_SERVERS, NAMESERVER_VARIABLE
-from ..proto.errors import ConfigError
+from ..proto.errors import ConfigError, InvalidArgument
 from ..proto.time_text import parse_duration
 from ..proto.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, TLS_VARIABLE
 from .stores import RECOVERIES
@@ -37,11 +37,16 @@ READY: Final = "ready "
 
 
 class Seconds(click.FloatRange):
-    """A number of seconds from MIN to MAX. `click.FloatRange` alone takes nan."""
+    """A number of seconds from MIN to MAX, or a duration with units: "1.5", "90s", "1m30s"."""
 
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and value[-1:].isalpha() and value[:1].isdigit():
+            try:
+                value = parse_duration(value) / 1000
+            except InvalidArgument as error:
+                self.fail(f"{error.message}.", param, ctx)
         found = super().convert(value, param, ctx)
         if math.isnan(found):
             self.fail(f"{value} is not a number of seconds.", param, ctx)

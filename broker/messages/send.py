@@ -425,7 +425,7 @@ class Sends:
         asked = int(run.durability)
         if asked == pb.REPLICAS and self._mastership is None:
             raise errors.Unsupported(
-                'durability is REPLICAS (3; acks="replicas"), but this broker has no replicas: use DISK (2)',
+                'acks="replicas" needs a replica set, and this broker has no replicas: use acks="disk"',
                 field="durability",
                 value=asked,
             )

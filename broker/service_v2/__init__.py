@@ -16,7 +16,7 @@
     statuses       errors as clients get them
     permissions    the permissions that each call requires, and how a refused call is answered
     client_session the session of one client; sessions: those of all clients
-    reach          the addresses that clients get
+    client_addresses  the addresses that clients get
     client_settings, transaction_checks, diagnostics    what the broker sends over Telemetry
     subscriptions  the filter of each client; all clients of a group need the same
     messages       messages to records and back

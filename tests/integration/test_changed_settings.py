@@ -69,6 +69,9 @@ async def test_what_exists_is_not_created(tmp_path: Path) -> None:
         for kind in ("FIFO", "NORMAL"):
             with pytest.raises(TopicExists, match="'orders' exists"):
                 await admin.create_topic("orders", type=kind)
+        differs = r"other settings \(read_queues is 8, not 4, write_queues is 8, not 4\)"
+        with pytest.raises(TopicExists, match=differs):
+            await admin.create_topic("orders", type="FIFO", queues=4)
         assert [one.order for one in await admin.groups() if one.name == "billing"] == [True]
         assert (await admin.describe_topic("orders")).type == "FIFO"
 

@@ -150,3 +150,10 @@ def test_a_key_that_nobody_sent_is_not_found(call: Shell) -> None:
 
     assert done.code == 3
     assert "none" in done.err
+
+
+def test_find_in_a_topic_that_does_not_exist_says_so(call: Shell) -> None:
+    done = call("find", "--topic", "Nowhere", "--key", "k")
+
+    assert done.code == 3
+    assert "topic 'Nowhere' does not exist" in done.err

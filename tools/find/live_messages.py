@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
 from ...client import Admin, ReceivedMessage
 from ...client.config import ReadFrom
-from ...proto.errors import MessageNotFound
+from ...proto.errors import MessageNotFound, NotAuthorized
 from ..output import (
     message_document,
     print_bytes,
@@ -23,7 +25,7 @@ def print_live(
 ) -> None:
     """Print what the brokers of NAMESERVER answer to QUESTION, by READ_FROM; RAW: bodies alone.
 
-    Raises MessageNotFound.
+    Raises MessageNotFound, TopicNotFound.
     """
     with Admin(nameserver) as admin:
         found = _found(admin, question, read_from)
@@ -66,6 +68,8 @@ def _found(admin: Admin, question: Question, read_from: ReadFrom) -> list[Receiv
             read_from=read_from,
         )
     if not found:
+        with contextlib.suppress(NotAuthorized):
+            admin.describe_topic(topic)  # Raises TopicNotFound.
         raise MessageNotFound(
             f"topic {topic!r} has no message {question.words}", topic=topic, **question.details
         )

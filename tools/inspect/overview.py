@@ -301,7 +301,7 @@ class Overview:
                 "group": group,
                 "topic": topic,
                 "queues": len(offsets),
-                "behind": sum(
+                "lag": sum(
                     max(0, one.max_offset - max(offsets[queue], one.min_offset))
                     for queue, one in seen.items()
                 ),

@@ -30,7 +30,7 @@ GROUPS: Final = (
     Column("group"),
     Column("topic"),
     Column("queues", kind="number"),
-    Column("behind", kind="number"),
+    Column("lag", kind="number"),
 )
 FILES: Final = (
     Column("folder"),

@@ -48,7 +48,7 @@ GROUPS: Final = (
     Column("retry_queues", "retry queues", "number"),
     Column("orderly"),
     Column("topics", kind="number"),
-    Column("behind", kind="number"),
+    Column("lag", kind="number"),
 )
 _TIMES: Final = ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp")
 _MEANS: Final = {
@@ -237,5 +237,5 @@ def _group_rows(found: Overview) -> Iterator[Row]:
             "retry_queues": None if config is None else config.retry_queues,
             "orderly": None if config is None else config.consume_message_orderly,
             "topics": len(read),
-            "behind": sum(row["behind"] for row in read) if read else None,
+            "lag": sum(row["lag"] for row in read) if read else None,
         }

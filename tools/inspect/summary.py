@@ -102,12 +102,12 @@ def _groups(offsets: dict[str, dict[str, int]], queues: list[dict[str, Any]]) ->
     table = Table(title="consumer groups", title_justify="left", box=None, pad_edge=False)
     table.add_column("group")
     table.add_column("topic")
-    table.add_column("behind", justify="right")
+    table.add_column("lag", justify="right")
     ends = {(queue["topic"], str(queue["queueId"])): queue["maxOffset"] for queue in queues}
     for key, progress in sorted(offsets.items())[:_TOPICS_MAX]:
         topic, _, group = key.partition("@")
-        behind = sum(max(0, ends.get((topic, q), 0) - offset) for q, offset in progress.items())
-        table.add_row(group, topic, f"{behind:,}")
+        lag = sum(max(0, ends.get((topic, q), 0) - offset) for q, offset in progress.items())
+        table.add_row(group, topic, f"{lag:,}")
     return table
 
 

@@ -192,7 +192,7 @@ def test_topics_and_groups_are_those_of_the_tables() -> None:
         assert row["permission"] == config["topics"][name]["perm"]
     for name, bean in config["subscriptionGroups"].items():
         assert groups[name]["retry_max_times"] == bean["retryMaxTimes"]
-    assert groups["G_tag"]["behind"] == 31
+    assert groups["G_tag"]["lag"] == 31
 
 
 def test_a_table_that_nobody_can_read_is_an_error(tmp_path: Path) -> None:
