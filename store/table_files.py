@@ -474,7 +474,8 @@ class _Reading:
             changes = list(self._of_cleared(number, changes))
         for change in changes:
             table.apply(change)
-        table.found_at(section.version)
+        if not (table.ordered and number in self._stopped):
+            table.found_at(section.version)
 
     def _of_cleared(self, number: int, changes: Iterable[AnyChange]) -> Iterator[AnyChange]:
         """Yield those of CHANGES, of a table that lacks earlier ones, whose scope has been cleared since."""

@@ -42,12 +42,13 @@ class Seconds(click.FloatRange):
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = value
         if isinstance(value, str) and value[-1:].isalpha() and value[:1].isdigit():
             try:
-                value = parse_duration(value) / 1000
+                seconds = parse_duration(value) / 1000
             except InvalidArgument as error:
                 self.fail(f"{error.message}.", param, ctx)
-        found = super().convert(value, param, ctx)
+        found = super().convert(seconds, param, ctx)
         if math.isnan(found):
             self.fail(f"{value} is not a number of seconds.", param, ctx)
         return found
