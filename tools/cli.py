@@ -43,8 +43,8 @@ COMPLETION_VARIABLE: Final = "_POCKETMQ_COMPLETE"
 
 _UNKNOWN_VERB: Final = re.compile(r"No such command '(.{1,100})'\.")
 #: How click names its types of numbers in an error is not English.
-_NOT_VALID: Final = re.compile(r"is not a valid (integer(?: range)?|float(?: range)?|seconds)\b")
-_NUMBERS: Final = {"i": "a whole number", "f": "a number", "s": "a number of seconds"}
+_NOT_VALID: Final = re.compile(r"is not a valid (integer|float|seconds)(?: range)?\b")
+_NUMBERS: Final = {"integer": "whole number", "float": "number", "seconds": "number of seconds"}
 _CODES: Final = {
     "NOT_FOUND": 3,
     "UNAVAILABLE": 4,
@@ -236,9 +236,7 @@ def _usage_problem(error: click.UsageError) -> str:
         for name in OPTIONS.get(error.option_name, ()):
             if name in known:
                 return f"{error.message.rstrip('.')}. Use {name!r}."
-    problem = _NOT_VALID.sub(
-        lambda found: f"is not {_NUMBERS[found[1][0]]}", error.format_message()
-    )
+    problem = _NOT_VALID.sub(lambda found: f"is not a {_NUMBERS[found[1]]}", error.format_message())
     if not problem.endswith((".", "?", "!", ")")):
         problem += "."
     return f"{problem}{_suggestion(error)}"

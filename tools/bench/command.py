@@ -92,7 +92,7 @@ BENCHES: Final = {
         "How late scheduled messages are: a million over a minute with --seconds 15; see --pending.",
     ),
     "lookup": (
-        "find:lookup",
+        "lookup:lookup",
         "Look up a key in a full index file of 20 M entries, cold and warm.",
     ),
     "v2": (
