@@ -435,8 +435,7 @@ class _Reading:
             clock = readings[-1] if readings else clock
             if expected is not None and frame.sequence != expected:
                 bases = self._found.bases
-                stopped = {n for n in self._tables if frame.number >= bases.get(n, 0)}
-                self._stop(stopped)
+                self._stop(n for n in self._tables if frame.number >= bases.get(n, 0))
             expected = frame.sequence + 1
             boot = {mark.boot_id for mark in _marks(frame.notes)} or boot
             for section in frame.sections:

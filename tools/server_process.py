@@ -99,10 +99,9 @@ class ServerProcess:
         code = self._process.wait()
         said = self._log.read_text(errors="replace").strip().splitlines()
         # An error's last line is the address of its page.
-        reasons = [line for line in said if not line.startswith("See ")]
-        reason = reasons[-1] if reasons else "it said nothing"
+        reasons = [line for line in said if not line.startswith("See ")] or ["it said nothing"]
         raise ConnectionLost(
-            f"the server ended with code {code} before it served: {reason}", code=code
+            f"the server ended with code {code} before it served: {reasons[-1]}", code=code
         )
 
     @property

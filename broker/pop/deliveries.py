@@ -278,6 +278,8 @@ class KeptDeliveries:
         self._is_sync = is_sync
         #: Keeps changes. They are written at the end of the turn, in the order of the calls.
         self.note: Callable[[list[DeliveryChange]], None] = partial(journal.all_changed, table)
+        #: Whether changes from before this start are missing.
+        self.lacks_changes = table.lacks_changes
         #: Writes all changes now, so that they survive a kill.
         self.write: Callable[[], None] = journal.write
         #: The same, and calls back once they are on disk, or with the error.
@@ -290,11 +292,6 @@ class KeptDeliveries:
     def found(self) -> dict[PopKey, FoundQueue]:
         """Return the entries from before this start."""
         return self._table.found()
-
-    @property
-    def lacks_changes(self) -> bool:
-        """Are changes from before this start missing?"""
-        return self._table.lacks_changes
 
     def start(self, everything: Callable[[], Iterator[DeliveryRow]]) -> None:
         """Keep no second copy of the entries: `everything` returns them whenever it is called."""

@@ -31,6 +31,7 @@ from ..messages.filters import Filters
 from ..timing.purgatory import Purgatory
 from ..topics import QUEUE_TYPE_ATTRIBUTE, TYPE_ATTRIBUTE, Topics
 from .deliveries import DeliveryRow, PopKey, forgotten
+from .ordered_table import OrderedTable
 from .receives import (
     PopEntry,
     PopQueue,
@@ -44,7 +45,7 @@ from .receives import (
     encode_handle,
     finished,
 )
-from .special_tables import OrderedTable, RetryTable
+from .retry_table import RetryTable
 from .table import PopParts, PopTable, times_of
 
 BATCH_MAX: Final = 32

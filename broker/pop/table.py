@@ -77,6 +77,8 @@ logger = logging.getLogger(__name__)
 ATTEMPT_ID_MAX: Final = 256
 #: When a message is retried that could not be moved to the dead-letter queue.
 _POSTPONED_MS: Final = 10_000
+#: Limit of held messages per queue, for tables that hold some back.
+HELD_MAX: Final = 4_096
 #: How long a lease that renews lasts after a restart.
 _RESTORED_MS: Final = 30_000
 #: A scan with a filter reads this many times more messages each time that it finds too few.
@@ -570,10 +572,8 @@ class PopTable:
             other.drop(number)
         for number, rows in found.items():
             key = PopKey(self.group, self.topic, number)
-            changes: list[DeliveryChange] = [forgotten(key)]
-            for offset, value in rows:
-                changes.append(TableChange(PUT, key, offset, value))
-            self.parts.deliveries.note(changes)
+            again: list[DeliveryChange] = [TableChange(PUT, key, *row) for row in rows]
+            self.parts.deliveries.note([forgotten(key), *again])
             self.restore(number, FoundQueue.of(rows), is_lower_valid=False)
 
     def move(self, number: int, offset: int) -> None:

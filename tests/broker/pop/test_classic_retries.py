@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.messages.filters import choice_of
-from pocketmq.broker.pop import special_tables
+from pocketmq.broker.pop import retry_table
 from pocketmq.proto.errors import DiskFailure
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import Record, encode_record
@@ -170,7 +170,7 @@ async def test_what_was_looked_at_before_a_look_failed_outlives_a_kill(
 async def test_no_more_than_a_bounded_number_waits_for_others(
     broker: Popping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(special_tables, "HELD_MAX", 1)
+    monkeypatch.setattr(retry_table, "HELD_MAX", 1)
     send_back(broker, b"of U", "U")
     send_back(broker, b"of T")
 

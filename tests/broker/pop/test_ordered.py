@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.pop import special_tables
-from pocketmq.broker.pop.special_tables import message_group
+from pocketmq.broker.pop import ordered_table
+from pocketmq.broker.pop.ordered_table import message_group
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import Host, Record, encode_record
 from pocketmq.store.format.state_tables import TopicConfig
@@ -131,7 +131,7 @@ class TestOrder:
     async def test_a_queue_that_holds_too_much_waits(
         self, broker: Popping, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(special_tables, "HELD_MAX", 3)
+        monkeypatch.setattr(ordered_table, "HELD_MAX", 3)
         send(broker, "a1", "a2", "a3", "a4", "b1")
         (one,) = broker.pop(1)
 
@@ -143,7 +143,7 @@ class TestOrder:
     async def test_a_look_past_many_goes_on_in_later_turns(
         self, broker: Popping, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(special_tables, "_LOOKED_AT_MAX", 10)
+        monkeypatch.setattr(ordered_table, "_LOOKED_AT_MAX", 10)
         send(broker, "a1")
         broker.pop()
         send(broker, *[f"a{n}" for n in range(50)], "b1")

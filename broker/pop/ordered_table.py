@@ -1,11 +1,10 @@
-"""Delivery tables of ordered groups, and of retry topics.
+"""Messages in flight of an ordered group.
 
-In an ordered group, one batch of each message group is in flight at a time. The messages that a receive takes of one
-message group of a queue are its batch. Until all of it is acknowledged, no later message of the message group is
-delivered; other message groups of the queue continue. When no message of the batch is in flight any more, it is
-redelivered in order, from the first message on that is not acknowledged, including later ones that are, as in ordered
-groups of Apache RocketMQ. (RocketMQ blocks the whole queue.) Messages without a message group keep the order of their
-queue.
+One batch of each message group is in flight at a time. The messages that a receive takes of one message group of a
+queue are its batch. Until all of it is acknowledged, the broker delivers no later message of the message group; other
+message groups of the queue continue. When no message of the batch is in flight any more, it is redelivered in order,
+from the first message on that is not acknowledged, including later ones that are, as in ordered groups of Apache
+RocketMQ. (RocketMQ blocks the whole queue.) Messages without a message group keep the order of their queue.
 
 Messages after a batch are scanned for other message groups, up to HELD_MAX per queue; then the queue waits.
 
@@ -16,29 +15,19 @@ The messages of one message group of one queue are a lane:
 
 A lane whose batch is finished is free, and its held messages are ready. A batch with nothing in flight returns to the
 front of the held messages, from the first that is not acknowledged on.
-
-The table of a group's retry topic delivers messages that classic consumers returned to consumers that use pop.
-
-`%RETRY%group` contains messages of several topics; RETRY_TOPIC names the topic of each. A receive of a topic gets the
-messages of this topic. Others are held for receives of their topics, up to HELD_MAX: then scanning stops. A message
-without a topic goes to the next receive of any topic, and a receive of the retry topic itself gets all. Filters do not
-apply: the message matched when it was first delivered. Its earlier attempts count.
 """
 
 from __future__ import annotations
 
 import heapq
-from dataclasses import replace
 from typing import Final
 
-from ...proto.properties import RETRY_TOPIC, SHARDING_KEY
+from ...proto.properties import SHARDING_KEY
 from ...proto.record import property_value
 from .deliveries import FoundQueue, finished
 from .receives import OrderedQueue, PopEntry, PopQueue, ReceiveRequest, Rules, TakenMessages
-from .table import PopParts, PopTable, exhausted, times_of
+from .table import HELD_MAX, PopParts, PopTable, exhausted
 
-#: Limit of held messages per queue.
-HELD_MAX: Final = 4_096
 #: Messages per queue that one receive scans.
 _LOOKED_AT_MAX: Final = 1_024
 _SHARDING_KEY: Final = SHARDING_KEY.encode()
@@ -216,9 +205,6 @@ def message_group(record: bytes) -> bytes:
     return property_value(record, _SHARDING_KEY)
 
 
-# --- lanes
-
-
 class OrderedQueues:
     """The lanes of one queue."""
 
@@ -298,95 +284,3 @@ class OrderedQueues:
         self.held_count -= 1
         if was_first and not lane.batch:
             self.free(lane)
-
-
-_ORIGIN: Final = RETRY_TOPIC.encode()
-
-
-class RetryTable(PopTable):
-    """The deliveries of a group's retry topic, by the original topics of the messages."""
-
-    def __init__(self, parts: PopParts, group: str, topic: str) -> None:
-        super().__init__(parts, group, topic)
-        self._lanes: dict[bytes, OrderedQueue] = {}
-        #: The topic of the present receive.
-        self._wanted = b""
-
-    @property
-    def held_count(self) -> int:
-        """The number of messages that are due."""
-        return sum(len(lane.held) for lane in self._lanes.values())
-
-    def _take_due(
-        self, asked: ReceiveRequest, rules: Rules, taken: list[tuple[PopEntry, bytes]]
-    ) -> int:
-        dead_lettered = 0
-        wanted = (asked.topic.encode(), b"") if asked.topic != self.topic else list(self._lanes)
-        for lane in [self._lanes[label] for label in wanted if label in self._lanes]:
-            while lane.held and self.has_room(asked, taken, dead_lettered):
-                entry = lane.held.popleft()
-                data = self.read_again(entry)
-                if data is None:
-                    self.finish(entry)
-                elif times_of(entry, data) < rules.attempts_max:
-                    taken.append((entry, data))
-                else:
-                    dead_lettered += self._dead_letter(
-                        entry, data, exhausted(times_of(entry, data))
-                    )
-        return dead_lettered
-
-    def _scan(
-        self, queue: PopQueue, asked: ReceiveRequest, taken: list[tuple[PopEntry, bytes]]
-    ) -> bool:
-        self._wanted = asked.topic.encode()
-        asked = replace(asked, choice=None)
-        while len(taken) < asked.batch and self.held_count < HELD_MAX:
-            before = queue.next_offset
-            if super()._scan(queue, asked, taken) or queue.next_offset == before:
-                break
-        return False
-
-    def _add(self, entry: PopEntry, data: bytes, taken: list[tuple[PopEntry, bytes]]) -> None:
-        label = property_value(data, _ORIGIN)
-        entry.lane = self._lane(label)
-        if label in (b"", self._wanted) or self._wanted == self.topic.encode():
-            taken.append((entry, data))
-            return
-        entry.lane.held.append(entry)
-        self.note_undelivered(entry)
-
-    def _lane(self, label: bytes) -> OrderedQueue:
-        lane = self._lanes.get(label)
-        if lane is None:
-            lane = self._lanes[label] = OrderedQueue(label)
-        return lane
-
-    def expire(self, entries: list[PopEntry]) -> None:
-        for entry in entries:
-            if entry.lane is not None:
-                entry.lane.held.append(entry)
-
-    def finish(self, entry: PopEntry, *, is_dead: bool = False) -> None:
-        may_be_held = entry.lease is None
-        super().finish(entry, is_dead=is_dead)
-        if may_be_held and entry.lane is not None and entry in entry.lane.held:
-            entry.lane.held.remove(entry)
-
-    def restore(self, number: int, found: FoundQueue, *, is_lower_valid: bool) -> None:
-        super().restore(number, found, is_lower_valid=is_lower_valid)
-        for entry in list(self.queues[number].entries.values()):
-            data = self.read(entry)
-            if data is None:
-                self.finish(entry)
-                continue
-            entry.lane = self._lane(property_value(data, _ORIGIN))
-            if entry.lease is None:
-                self.expire([entry])
-
-    def drop(self, number: int) -> None:
-        super().drop(number)
-        for lane in self._lanes.values():
-            kept = [entry for entry in lane.held if entry.queue.key.queue != number]
-            lane.held.clear()
-            lane.held.extend(kept)
