@@ -10,6 +10,7 @@ from typing import Final
 
 from ..proto.clock import Clock, VirtualClock
 from ..proto.rpc.channels import Dial
+from ..store.format.state_tables import GROUPS, TOPICS
 from ..store.message_store import MessageStore
 from ..store.offsets_file import OffsetsFile
 from ..store.state_files import StateFile
@@ -96,20 +97,21 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     events = events or BrokerEvents()
     epoch = 0 if mastership is None else mastership.epoch
     unix_ms = clock.unix_ms
-    topics = Topics(state_file("topics.json"), config, unix_ms, events)
-    groups = Groups(state_file("subscriptionGroup.json"), config, unix_ms)
-    _warn_of_unusual([*topics.unusual(), *groups.unusual()])
     timers = Timers(clock)
     wall_timers = timers if wall is clock else Timers(wall)
-    tables = KeptTables.open(store, wall_timers, entry_clock=timers, forget_own=epoch > 0)
-    leases = LeaseStore(tables.leases, wall_timers, limit=lambda: config.leases_max, epoch=epoch)
-    lease_guard = LeaseGuard(leases, lambda: config.lease_ms)
-    consume_stats = ConsumeStats(wall.unix_ms, tables.statistics, holder=leases.member_of)
     purgatory = Purgatory(wall_timers, limit=lambda: config.fetches_waiting_max)
     traffic = TrafficCounts(lambda: config.metrics_series_max)
     appends = Appender(store, purgatory.notify, mastership, traffic, events)
-    texts = CommitTexts(tables.commit_texts)
-    offsets = Offsets(OffsetsFile(store.disk, store.config.path), unix_ms, texts, appends)
+    tables = KeptTables.open(store, wall_timers, entry_clock=timers, forget_own=epoch > 0)
+    with tables.closed_on_error():
+        topics = Topics(state_file(TOPICS.file), config, unix_ms, events, tables.topics)
+        groups = Groups(state_file(GROUPS.file), config, unix_ms, tables.groups)
+        offsets_file, texts = OffsetsFile(store.disk, store.config.path), tables.commit_texts
+        offsets = Offsets(offsets_file, unix_ms, CommitTexts(texts), appends)
+    _warn_of_unusual([*topics.unusual(), *groups.unusual()])
+    leases = LeaseStore(tables.leases, wall_timers, limit=lambda: config.leases_max, epoch=epoch)
+    lease_guard = LeaseGuard(leases, lambda: config.lease_ms)
+    consume_stats = ConsumeStats(wall.unix_ms, tables.statistics, holder=leases.member_of)
     filters = Filters(wall_timers, wall, consume_stats, traffic)
     renew = lease_guard.renew_by_fetch
     fetches = Fetches(
@@ -137,7 +139,6 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     coordinator = Coordinator(config, groups, wall_timers, check_join, epoch)
     has_members = coordinator.has_members
     pops = PopService(config, topics, groups, filters, purgatory, pop_parts, has_members, events)
-    other_brokers = _other_brokers(config, dial, wall)
     own = _own_addresses(config, store, replicas)
     clients = Clients(
         config, store.config, groups, wall_timers, own, transactions.listeners, events
@@ -183,7 +184,7 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
         coordination=coordination,
         pops=pops,
         clients=clients,
-        other_brokers=other_brokers,
+        other_brokers=_other_brokers(config, dial, wall),
         service_v2=ServiceV2(()),
         client_metrics=ClientMetrics(wall.now_ms),
         traffic=traffic,

@@ -20,7 +20,7 @@ from ..store.format.state_tables import (
     GROUPS,
     GroupConfig,
 )
-from ..store.kept_table import KeptTable
+from ..store.kept_table import ChangeTable, KeptTable
 from ..store.state_files import StateFile
 from .config import BrokerConfig
 from .retry_policies import changed_policy
@@ -46,12 +46,18 @@ _OWN_PREFIX = "CID_RMQ_SYS_"
 
 
 class Groups:
-    """Groups by name, over FILE."""
+    """Groups by name, stored in FILE and, what changed last, in CHANGES."""
 
-    def __init__(self, file: StateFile, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        file: StateFile,
+        config: BrokerConfig,
+        now_ms: Callable[[], int],
+        changes: ChangeTable | None = None,
+    ) -> None:
         self._config = config
         #: Stores the entries: start it, and call its tick.
-        self.kept = KeptTable(file, GROUPS, now_ms, self._serve)
+        self.kept = KeptTable(file, GROUPS, now_ms, self._serve, changes)
         #: The valid groups of the entries.
         self._groups: dict[str, GroupConfig] = {}
         for name in self.kept.entries:

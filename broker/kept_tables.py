@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ..proto.clock import Readings
+from ..proto.errors import StoreError
 from ..proto.facts import Facts
 from ..store.disk import Disk
 from ..store.flush import Waiter
+from ..store.format.state_tables import GROUPS, TOPICS
 from ..store.format.table_frames import ClockReading
+from ..store.kept_table import ChangeTable, change_table
 from ..store.message_store import MessageStore
 from ..store.table_files import FOLDER, read_entries
 from ..store.table_journal import JournalParts, JournalSizes, TableJournal, boot_id
@@ -29,7 +33,10 @@ logger = logging.getLogger(__name__)
 #: Files of earlier versions in the same folder, which are deleted.
 _OLD_FILES: Final = ("accounts.jsonl", "delivered", "leases.json")
 #: Files of earlier versions in folders, which are deleted as well.
-_OLD_NUMBERED: Final = {"pop": ("journal-", "snapshot-")}
+_OLD_NUMBERED: Final = {
+    "pop": ("journal-", "snapshot-"),
+    "changes": ("topics.json", "subscriptionGroup.json"),
+}
 
 #: Further tables. Each has a name, JSON values that are not null, and its own durability. Followers
 #: get them too.
@@ -46,6 +53,8 @@ class KeptTables:
     deliveries: DeliveryTable
     statistics: StatisticsTable
     commit_texts: CommitTextTable
+    topics: ChangeTable
+    groups: ChangeTable
     others: dict[str, NamedTable]
 
     @classmethod
@@ -86,10 +95,12 @@ class KeptTables:
             deliveries=DeliveryTable(),
             statistics=statistics_table(),
             commit_texts=commit_text_table(),
+            topics=change_table(TOPICS),
+            groups=change_table(GROUPS),
             others={table.name: table for table in (make() for make in OTHER_TABLES)},
         )
         own: list[AnyTable] = [tables.leases, tables.delivered, tables.deliveries]
-        for table in (*own, *tables.replicated):
+        for table in (*own, tables.topics, tables.groups, *tables.replicated):
             tables.journal.add(table)
         found = tables.journal.open()
         if found.number and store.last_stop_was_clean and not found.ended:
@@ -111,6 +122,15 @@ class KeptTables:
     def replicated(self) -> tuple[AnyTable, ...]:
         """The tables that followers receive, entry by entry."""
         return (self.statistics, self.commit_texts, *self.others.values())
+
+    @contextmanager
+    def closed_on_error(self) -> Iterator[None]:
+        """Close the journal if the block raises: to the next start it would look as if another broker had run."""
+        try:
+            yield
+        except StoreError:
+            self.journal.close()
+            raise
 
     def forget_own(self) -> None:
         """Clear leases and delay progress: they are valid only for the broker that wrote them."""

@@ -117,7 +117,7 @@ class BrokerParts:
         self.tables.journal.start(asyncio.get_running_loop().call_soon)
         self.wall_timers.every(self.store.config.flush_interval_ms, self.tables.journal.tick)
         for kept in (self.topics.kept, self.groups.kept):
-            kept.start(self.saver, self.store.flusher, self.store.call_owner)
+            kept.start(self.saver, self.store.call_owner)
         self.offsets.start(self.saver, self.store.call_owner)
         self.store.sync_before_log(self.topics.kept.when_safe)
         self.producers.start(self.saver)

@@ -33,7 +33,7 @@ from ..store.format.state_tables import (
     TOPICS,
     TopicConfig,
 )
-from ..store.kept_table import KeptTable
+from ..store.kept_table import ChangeTable, KeptTable
 from ..store.state_files import StateFile
 from .config import BrokerConfig
 from .events import BrokerEvents
@@ -76,7 +76,7 @@ _CHANGES_KEPT: Final = 10_000
 
 
 class Topics:
-    """Topics by name, stored in FILE."""
+    """Topics by name, stored in FILE and, what changed last, in CHANGES."""
 
     def __init__(
         self,
@@ -84,11 +84,12 @@ class Topics:
         config: BrokerConfig,
         now_ms: Callable[[], int],
         events: BrokerEvents | None = None,
+        changes: ChangeTable | None = None,
     ) -> None:
         self._config = config
         self._events = events or BrokerEvents()
         #: Stores the entries: start it, and call its tick.
-        self.kept = KeptTable(file, TOPICS, now_ms, self._serve)
+        self.kept = KeptTable(file, TOPICS, now_ms, self._serve, changes)
         system = system_topic_queues(config.cluster, config.name)
         self._system = {name for name, _, _ in system}
         for name, queues, permission in system:

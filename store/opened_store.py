@@ -29,7 +29,7 @@ from .apache.store import ApacheStore, JavaReading, queue_type_of
 from .apache.timers import JavaTimers
 from .disk import Disk
 from .format.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
-from .kept_table import KeptChanges
+from .kept_table import Lacking, stored_changes
 from .message_store import MessageStore
 from .recovery.report import RecoveryReport
 
@@ -288,13 +288,15 @@ def open_ours(
 def _our_tables(
     disk: Disk, root: str, settings: ApacheSettings, now_ms: int, warnings: list[str] | None
 ) -> JavaConfig:
-    topics = KeptChanges(disk, root, "topics.json", TOPICS)
-    groups = KeptChanges(disk, root, "subscriptionGroup.json", GROUPS)
+    topics = stored_changes(disk, root, TOPICS)
+    groups = stored_changes(disk, root, GROUPS)
     aside = posixpath.join(root, "pocketmq/broken")
     loader = ConfigLoader(disk, root, settings, now_ms, aside=aside, warnings=warnings)
     config = loader.metadata()
-    config.topics = topics.applied(config.topics_version, config.topics)
-    config.groups = groups.applied(config.groups_version, config.groups)
+    new_topics = Lacking(topics, TOPICS, config.topics_version, config.topics)
+    config.topics = new_topics.applied(config.topics)
+    new_groups = Lacking(groups, GROUPS, config.groups_version, config.groups)
+    config.groups = new_groups.applied(config.groups)
     loader.timers(config)
     loader.delays(config)
     loader.request_modes(config)

@@ -2,9 +2,10 @@
 
     changed        a table with BEFORE_REPLY: writes now, or raises. Others: writes at the end of the turn of the loop,
                    lazy ones within LAZY_MS, all changes of that time as one frame
-    together       changes of several tables as one frame: all of them, or none
+    change_now     changes of any tables as one frame, which is written now: all of them, or none
     when_durable   writes everything noted; calls back once the journal, and the log that it needs, are on disk
-    when_synced    the same for what is not lazy; when_written: calls back at the end of the turn
+    when_synced    the same for what is not lazy; when_written: calls back at the end of the turn;
+                   when_put_durable: what `change_now` wrote is on disk, and need not wait for the log
     tick           writes changes of lazy tables, notes where the log ends, begins a sync if one is due
 
 A change counts only if the log reaches to where it ended when the change was written: each section has that offset. So
@@ -23,8 +24,8 @@ Files: table_files.py. The event loop owns it; the store's flushing thread syncs
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -111,7 +112,6 @@ class TableJournal:
         self._sizes = sizes or JournalSizes()
         self._tables: dict[int, AnyTable] = {}
         self._noted: dict[int, Noted] = {}
-        self._together: list[tuple[AnyTable, AnyChange]] | None = None
         #: Runs a function at the end of the turn; None: `start` was not called.
         self._soon: Callable[[Callable[[], None]], object] | None = None
         self._is_asked = False
@@ -124,6 +124,8 @@ class TableJournal:
         self._is_dirty = self._is_sync_due = self._is_mark_due = False
         #: Bytes ever written, for which syncs wait; and up to where the log is needed.
         self._written = self._needs = 0
+        #: The end of what `change_now` wrote last.
+        self._put_end = 0
         #: How much is to be written before the next look whether a snapshot is due.
         self._look_at = 0
         # By table: bytes since its snapshot, bytes and number of that.
@@ -274,10 +276,8 @@ class TableJournal:
 
     def changed(self, table: AnyTable, change: AnyChange, *, is_urgent: bool) -> None:
         """Keep CHANGE of TABLE and apply it. Raises StoreError if it had to be written and was not."""
-        if self._together is not None:
-            self._together.append((table, change))
-        elif table.durability is Durability.BEFORE_REPLY:
-            self._write_now([(table, change)])
+        if table.durability is Durability.BEFORE_REPLY:
+            self.change_now([(table, change)])
         else:
             table.apply(change)
             self._noted[table.number].add(change, is_urgent=is_urgent)
@@ -291,23 +291,10 @@ class TableJournal:
         if not self._is_asked:
             self._write_soon()
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Have all changes in the block be one frame, written and applied at its end.
-
-        Raises StoreError if it cannot be written; then, and if the block raises, nothing has changed.
-        """
-        assert self._together is None, "one at a time"
-        changes: list[tuple[AnyTable, AnyChange]] = []
-        self._together = changes
-        try:
-            yield
-        finally:
-            self._together = None
-        if changes:
-            self._write_now(changes)
-
-    def _write_now(self, changes: list[tuple[AnyTable, AnyChange]]) -> None:
+    def change_now(self, changes: list[tuple[AnyTable, AnyChange]]) -> None:
+        """Write CHANGES as one frame, and apply them. Raises StoreError: then nothing has changed."""
+        if not changes:
+            return
         if not self._is_open:
             raise StoreClosed(f"the tables in {self._folder} are closed", path=self._folder)
         # Earlier changes must be written first.
@@ -327,6 +314,7 @@ class TableJournal:
         except _FAILURES as error:
             self._leave_file()  # A part of the frame may be in it.
             raise _store_error(error) from error
+        self._put_end = self._written
         for table, change in changes:
             table.apply(change)
         self._begin_snapshots_if_due()
@@ -492,6 +480,13 @@ class TableJournal:
             waiter(self._not_written())
         elif not self._must_wait(partial(self.when_durable, waiter)):
             self._call_on_disk(waiter)
+
+    def when_put_durable(self, waiter: Waiter) -> None:
+        """Call WAITER once what `change_now` wrote is on disk, or with the error; for tables that do not need the log.
+
+        The log itself may wait for this.
+        """
+        self._group.wait_for(self._put_end, waiter)
 
     def write_all(self) -> None:
         """Write everything noted now. Raises StoreFull if the journal cannot be written."""

@@ -88,8 +88,14 @@ class JournalOfTables(Protocol):
     def all_changed(self, table: AnyTable, changes: list[AnyChange]) -> None:
         """Keep CHANGES of TABLE, which is WITH_LOG, in this order, and apply them."""
 
+    def change_now(self, changes: list[tuple[AnyTable, AnyChange]]) -> None:
+        """Write CHANGES as one frame, and apply them. Raises StoreError: then nothing has changed."""
+
     def when_durable(self, waiter: Waiter) -> None:
         """Call WAITER once all changes up to now are on disk, or with the error."""
+
+    def when_put_durable(self, waiter: Waiter) -> None:
+        """The same for changes that were written at once, without the log that others need."""
 
 
 class _NoJournal:
@@ -101,8 +107,14 @@ class _NoJournal:
     def all_changed(self, table: AnyTable, changes: list[AnyChange]) -> None:
         table.apply_all(changes)
 
+    def change_now(self, changes: list[tuple[AnyTable, AnyChange]]) -> None:
+        for table, change in changes:
+            table.apply(change)
+
     def when_durable(self, waiter: Waiter) -> None:
         waiter(None)
+
+    when_put_durable = when_durable
 
 
 class JournalTable(Generic[S, K, V]):
@@ -153,6 +165,10 @@ class JournalTable(Generic[S, K, V]):
         if self._view is not None:
             return self._get_elsewhere(scope, key)
         return self._rows.get(scope, {}).get(key)
+
+    def scopes(self) -> list[S]:
+        """Return the scopes that have entries, in the order in which they got their first."""
+        return list(self._rows)
 
     def of_scope(self, scope: S) -> dict[K, V]:
         """Return a copy of the entries of SCOPE."""
@@ -226,12 +242,21 @@ class JournalTable(Generic[S, K, V]):
         self._journal.changed(self, TableChange(CLEAR_ALL), is_urgent=True)
 
     def change_all(self, changes: list[TableChange[S, K, V]]) -> None:
-        """Do CHANGES, in this order; for a table that is WITH_LOG. They stay the journal's."""
-        self._journal.all_changed(self, changes)
+        """Do CHANGES, in this order; for a table that is WITH_LOG, or BEFORE_REPLY. They stay the journal's.
+
+        Raises StoreError for a table that is BEFORE_REPLY; then nothing has changed.
+        """
+        if self.durability is Durability.BEFORE_REPLY:
+            self._journal.change_now([(self, change) for change in changes])
+        else:
+            self._journal.all_changed(self, changes)
 
     def when_durable(self, waiter: Waiter) -> None:
         """Write all changes; call WAITER once they are on disk, or with the error."""
-        self._journal.when_durable(waiter)
+        if self.durability is Durability.BEFORE_REPLY and not self.needs_log:
+            self._journal.when_put_durable(waiter)
+        else:
+            self._journal.when_durable(waiter)
 
     # --- for the journal
 

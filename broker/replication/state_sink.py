@@ -26,7 +26,7 @@ from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...store.flush import Flusher, FlushJob
 from ...store.format import state_tables
-from ...store.kept_table import KeptTable
+from ...store.kept_table import ChangeTable, KeptTable
 from ...store.message_store import MessageStore
 from ...store.offsets_file import OFFSETS_FILE, OffsetsFile
 from ...store.state_files import StateFile
@@ -35,7 +35,7 @@ from ..offsets import Offsets, Safe
 from .follower_view import FollowerTables
 from .frames import STATE_SIZE_MAX, check_state, read_state
 from .state_deliveries import DELIVERIES_FILE, DeliveriesSink
-from .state_source import DELAYS_FILE, DELETED, GROUPS_FILE, TOPICS_FILE, EntryKey, epoch_of
+from .state_source import DELAYS_FILE, DELETED, EntryKey, epoch_of
 from .state_timers import TIMERS_FILE, TimersSink
 from .table_stream import TableSink, stream_file
 
@@ -92,12 +92,13 @@ class StateSink:
         self._now_ms = now_ms
         self._acknowledge = acknowledge
         self._saver = saver or Flusher("pocketmq-save-replica")
-        self._topics = KeptSink(store, TOPICS_FILE, state_tables.TOPICS, unix_ms)
-        self._groups = KeptSink(store, GROUPS_FILE, state_tables.GROUPS, unix_ms)
-        self._kept = [self._topics, self._groups]
-        self._offsets = OffsetsSink(store, unix_ms)
         clock = _Clock(unix_ms, now_ms)
-        self._tables = KeptTables.open(store, clock)
+        self._tables = tables = KeptTables.open(store, clock)
+        with tables.closed_on_error():
+            self._topics = KeptSink(store, state_tables.TOPICS, tables.topics, unix_ms)
+            self._groups = KeptSink(store, state_tables.GROUPS, tables.groups, unix_ms)
+            self._offsets = OffsetsSink(store, unix_ms)
+        self._kept = [self._topics, self._groups]
         self._levels = LevelsSink(store, unix_ms, self._saver)
         self._timers = TimersSink(store, unix_ms)
         self._parts: dict[str, SinkPart] = {
@@ -124,7 +125,7 @@ class StateSink:
         """Start to write in a thread; the store has started."""
         self._saver.start()
         for kept in self._kept:
-            kept.table.start(self._saver, self._store.flusher, self._store.call_owner)
+            kept.table.start(self._saver, self._store.call_owner)
         self._offsets.offsets.start(self._saver, self._store.call_owner)
         self._tables.journal.start(self._store.call_owner)
 
@@ -356,23 +357,22 @@ def _set_aside(store: MessageStore, file: str, entries: Entries) -> None:
 
 
 class KeptSink:
-    """The table FILE with FORM, of topics or of groups, and the queues of deleted topics."""
+    """The table of FORM, of topics or of groups, and the queues of deleted topics."""
 
     is_kept = True
 
     def __init__(
         self,
         store: MessageStore,
-        file: str,
         form: state_tables.TableForm[Any],
+        changes: ChangeTable,
         unix_ms: Callable[[], int],
     ) -> None:
-        self.file = file
+        self.file = form.file
         self._store = store
         self._form = form
-        self.table: KeptTable[Any] = KeptTable(
-            StateFile(store.disk, store.config.path, file), form, unix_ms
-        )
+        file = StateFile(store.disk, store.config.path, form.file)
+        self.table: KeptTable[Any] = KeptTable(file, form, unix_ms, changes=changes)
         self.when_safe = self.table.when_safe
         #: Deleted topics, and the end of the log at that time.
         self._deleted: dict[str, int] = {}

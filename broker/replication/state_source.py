@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...store.flush import notify
-from ...store.format.state_tables import GROUPS, TOPICS
+from ...store.format.state_tables import GROUPS, TOPICS, TableForm
 from ...store.kept_table import KeptTable
 from ...store.offsets_file import OFFSETS_FILE as OFFSETS_FILE
 from ..offsets import Offsets
@@ -43,10 +43,10 @@ FRAMES_MAX: Final = 64
 RECENT_MAX: Final = 200_000
 DELETED_MAX: Final = 10_000
 
-TOPICS_FILE: Final = "topics.json"
+TOPICS_FILE: Final = TOPICS.file
 #: An additional map of the file: the end of the log when a topic was deleted, by name.
 DELETED: Final = "deleted"
-GROUPS_FILE: Final = "subscriptionGroup.json"
+GROUPS_FILE: Final = GROUPS.file
 DELAYS_FILE: Final = "delayOffset.json"
 
 #: Called once: with None, or with the reason why the result is unknown.
@@ -407,7 +407,7 @@ class TablePart:
 
 
 class KeptState:
-    """KEPT, the table of topics or of groups, with the name MEMBERS of its map in the file.
+    """KEPT, the table of FORM: topics or groups.
 
     LOG_END returns the end of the log. It is recorded when an entry is deleted in this epoch: if a topic is created
     again, its queues start again, and older messages do not belong to it. The latest DELETED_MAX deletions are kept.
@@ -415,13 +415,12 @@ class KeptState:
 
     def __init__(
         self,
-        file: str,
-        members: str,
+        form: TableForm[Any],
         kept: KeptTable[Any],
         log_end: Callable[[], int] | None = None,
     ) -> None:
-        self.file = file
-        self._key = partial(EntryKey, members)
+        self.file = form.file
+        self._key = partial(EntryKey, form.members)
         self._kept = kept
         self._log_end = log_end
         self._deleted: dict[str, int] = {}
@@ -516,8 +515,8 @@ def table_parts(
     LEVELS returns the next message of each delay level, LOG_END the end of the log.
     """
     return [
-        TablePart(KeptState(TOPICS_FILE, TOPICS.members, topics, log_end), is_kept=True),
-        TablePart(KeptState(GROUPS_FILE, GROUPS.members, groups), is_kept=True),
+        TablePart(KeptState(TOPICS, topics, log_end), is_kept=True),
+        TablePart(KeptState(GROUPS, groups), is_kept=True),
         TablePart(OffsetsState(offsets)),
         TablePart(LevelsState(levels)),
     ]

@@ -195,10 +195,16 @@ class TableEntries(Generic[E]):
 
 @dataclass(frozen=True, slots=True)
 class TableForm(Generic[E]):
-    """The form of a file of many entries: its map MEMBERS, and what creates an entry from a name and its object."""
+    """The form of FILE, which has many entries: its map MEMBERS, and what creates an entry from a name and its object.
 
+    NUMBER and CHANGES: number and name of the journal's table for changes of the file.
+    """
+
+    file: str
     members: str
     entry: Callable[[str, Object], E]
+    number: int
+    changes: str
     #: The other maps in it, which are not changed.
     others: tuple[str, ...] = ()
 
@@ -399,5 +405,12 @@ def _group(name: str, bean: Object) -> GroupConfig:
 
 
 #: `topics.json` and `subscriptionGroup.json`.
-TOPICS: Final = TableForm("topicConfigTable", _topic)
-GROUPS: Final = TableForm("subscriptionGroupTable", _group, ("forbiddenTable",))
+TOPICS: Final = TableForm("topics.json", "topicConfigTable", _topic, 6, "topic_changes")
+GROUPS: Final = TableForm(
+    "subscriptionGroup.json",
+    "subscriptionGroupTable",
+    _group,
+    7,
+    "group_changes",
+    ("forbiddenTable",),
+)

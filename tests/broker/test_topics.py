@@ -31,6 +31,7 @@ from pocketmq.store.state_files import StateFile
 
 from ..fakes import FaultyDisk
 from ..runs import Hand
+from ..store.table_worlds import open_changes
 
 
 def topics_at(
@@ -38,7 +39,8 @@ def topics_at(
 ) -> Topics:
     """Return the topics that a broker on the store at PATH has."""
     file = StateFile(disk or OsDisk(), str(path), "topics.json")
-    return Topics(file, BrokerConfig(**settings), Hand(), events)  # type: ignore[arg-type]
+    changes, _ = open_changes(path, disk=disk)
+    return Topics(file, BrokerConfig(**settings), Hand(), events, changes)  # type: ignore[arg-type]
 
 
 def topic(name: str = "T", **fields: object) -> TopicConfig:
@@ -253,7 +255,7 @@ def test_every_change_moves_the_version_and_is_reported(tmp_path: Path) -> None:
 def test_a_change_that_cannot_be_saved_does_not_count(tmp_path: Path) -> None:
     disk = FaultyDisk()
     topics = topics_at(tmp_path, disk=disk)
-    disk.break_writes("topics.json")
+    disk.break_writes("tables")
 
     with pytest.raises(DiskFailure):
         topics.create(topic(), update=False)

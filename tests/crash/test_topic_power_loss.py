@@ -26,6 +26,7 @@ from ..broker.messages.sending import Rig
 from ..fake_calls import FakeCall
 from ..fakes import RecordingDisk
 from ..runs import Device, Hand, make_run
+from ..store.table_worlds import open_changes
 
 
 class World:
@@ -36,11 +37,15 @@ class World:
         home.mkdir()
         self.chance = random.Random(seed)
         self.disk = RecordingDisk(str(home), seed)
-        self.rig = Rig(home, threads=False, disk=self.disk)
         self.flusher, self.saver = Device(), Device()
+        store = home / "store"
+        topics, _ = open_changes(store, disk=self.disk, flusher=self.flusher)
+        while self.flusher.jobs:
+            self.flusher.do_next()
+        self.rig = Rig(home, threads=False, disk=self.disk, changes=topics)
         background = self.rig.store._background
         background.log_flusher = background.group._flusher = self.flusher
-        self.rig.topics.kept.start(self.saver, self.flusher, lambda function: function())
+        self.rig.topics.kept.start(self.saver, lambda function: function())
         self.rig.store.sync_before_log(self.rig.topics.kept.when_safe)
         self.topics: list[str] = []
 
@@ -79,8 +84,9 @@ class World:
     def left(self, target: Path) -> set[str]:
         """Return the topics that a broker has which starts, at TARGET, on what a power cut leaves now."""
         self.disk.rebuild(str(target))
-        file = StateFile(OsDisk(), str(target / "store"), "topics.json")
-        return set(Topics(file, BrokerConfig(), lambda: 0).names())
+        store = target / "store"
+        file = StateFile(OsDisk(), str(store), "topics.json")
+        return set(Topics(file, BrokerConfig(), lambda: 0, changes=open_changes(store)[0]).names())
 
 
 @pytest.mark.parametrize("seed", range(1, 7))
@@ -107,9 +113,11 @@ def test_a_reset_of_offsets_that_was_answered_has_its_group_and_its_offsets(
     home.mkdir()
     disk = RecordingDisk(str(home), seed)
     flusher, saver = Device(), Device()
-    groups = Groups(StateFile(disk, str(home), "subscriptionGroup.json"), BrokerConfig(), Hand())
+    _, changes = open_changes(home, disk=disk, flusher=flusher)
+    file = StateFile(disk, str(home), "subscriptionGroup.json")
+    groups = Groups(file, BrokerConfig(), Hand(), changes)
     offsets = Offsets(StateFile(disk, str(home), "consumerOffset.json"), Hand())
-    groups.kept.start(saver, flusher, lambda function: function())
+    groups.kept.start(saver, lambda function: function())
     offsets.start(saver, lambda function: function())
     told = SimpleNamespace(consume_stats=ConsumeStats())
     service = BrokerService(BrokerConfig(), None, None, groups, offsets, told, None)  # type: ignore[arg-type]
@@ -127,9 +135,8 @@ def test_a_reset_of_offsets_that_was_answered_has_its_group_and_its_offsets(
             answered = now
             left = tmp_path / name
             disk.rebuild(str(left))
-            there = Groups(
-                StateFile(OsDisk(), str(left), "subscriptionGroup.json"), BrokerConfig(), Hand()
-            )
+            found = StateFile(OsDisk(), str(left), "subscriptionGroup.json")
+            there = Groups(found, BrokerConfig(), Hand(), open_changes(left)[1])
             again = Offsets(StateFile(OsDisk(), str(left), "consumerOffset.json"), Hand())
             assert {group.name for group in there.all()} >= set(answered)
             assert all(again.committed("T", name, 0) == int(name[1:]) for name in answered)

@@ -37,8 +37,6 @@ DECLARED: Final = {
     "store/kept_table.py": {
         "config/subscriptionGroup.json",
         "config/topics.json",
-        "pocketmq/changes/subscriptionGroup.json-N",
-        "pocketmq/changes/topics.json-N",
     },
     "broker/delay/progress.py": {"config/delayOffset.json"},
     "broker/offsets.py": {"config/consumerOffset.json"},

@@ -11,6 +11,8 @@ from pocketmq.proto.clock import Readings, VirtualClock
 from pocketmq.proto.errors import StoreError
 from pocketmq.store.disk import Disk
 from pocketmq.store.flush import Flusher, Waiter
+from pocketmq.store.format.state_tables import GROUPS, TOPICS
+from pocketmq.store.kept_table import ChangeTable, change_table
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.table_files import FoundTables
 from pocketmq.store.table_journal import JournalParts, JournalSizes, TableJournal
@@ -135,13 +137,14 @@ def opened_journal(
     disk: Disk | None = None,
     log: FakeLog | None = None,
     clock: Readings | None = None,
+    flusher: Flusher | None = None,
 ) -> TableJournal:
     """Return the journal of TABLES in the folder STORE; LOG: that of the store, which is empty without."""
     parts = JournalParts(
         disk=disk or OsDisk(),
         folder=str(store / "pocketmq" / "tables"),
         log=log or FakeLog(random.Random(1)),
-        flusher=Flusher("not started: syncs at once"),
+        flusher=flusher or Flusher("not started: syncs at once"),
         clock=clock or VirtualClock(),
         call_owner=lambda function: function(),
         failed=lambda error: None,
@@ -151,3 +154,12 @@ def opened_journal(
         journal.add(table)
     journal.open()
     return journal
+
+
+def open_changes(
+    store: Path | str, *, disk: Disk | None = None, flusher: Flusher | None = None
+) -> tuple[ChangeTable, ChangeTable]:
+    """Return the tables for changes of topics and of groups of the folder STORE, with an open journal."""
+    topics, groups = change_table(TOPICS), change_table(GROUPS)
+    opened_journal(Path(store), topics, groups, disk=disk, flusher=flusher)
+    return topics, groups

@@ -1,4 +1,4 @@
-"""A table beside whose file the changes are kept: what each change costs, and what is there after any end."""
+"""A table whose changes the journal has until its file is written: what a change costs, and what any end leaves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.proto.errors import CorruptState, DiskFailure, StoreError
+from pocketmq.proto.errors import CorruptState, DiskFailure, StoreError, StoreFull
 from pocketmq.store.disk import Buffer, Disk
 from pocketmq.store.flush import Flusher
 from pocketmq.store.format.state_tables import (
@@ -23,12 +23,13 @@ from pocketmq.store.format.state_tables import (
     render_groups,
     render_topics,
 )
-from pocketmq.store.kept_table import FOLDER, KeptTable
+from pocketmq.store.kept_table import WRITTEN, KeptTable, change_table, stored_changes
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 
-from ..fakes import FaultyDisk
+from ..fakes import Crash, FaultyDisk, RecordingDisk
 from ..runs import Device
+from .table_worlds import SMALL, Turns, opened_journal
 
 
 class CountingDisk(OsDisk):
@@ -49,15 +50,26 @@ class CountingDisk(OsDisk):
 class Room:
     """A table of topics in FOLDER, as the broker starts it; its thread's work is done when `tick` says so."""
 
-    def __init__(self, folder: Path, disk: Disk | None = None, *, started: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        disk: Disk | None = None,
+        *,
+        started: bool = True,
+        flusher: Flusher | None = None,
+    ) -> None:
         self.disk = disk or OsDisk()
         self.file = StateFile(self.disk, str(folder), "topics.json")
         self.now_ms = 1_000
-        self.later: list[Callable[[], None]] = []
-        self.table = KeptTable(self.file, TOPICS, self._now)
+        self.changes = change_table(TOPICS)
+        self.journal = opened_journal(
+            folder, self.changes, sizes=SMALL, disk=self.disk, flusher=flusher
+        )
+        self.turns = Turns()
+        self.journal.start(self.turns.soon)
+        self.table = KeptTable(self.file, TOPICS, self._now, changes=self.changes)
         if started:
-            at_once = Flusher("at once")
-            self.table.start(at_once, at_once, lambda function: function())
+            self.table.start(Flusher("at once"), lambda function: function())
 
     def _now(self) -> int:
         self.now_ms += 1
@@ -78,8 +90,14 @@ def in_file(folder: Path) -> dict[str, int]:
     }
 
 
-def changes(folder: Path) -> list[Path]:
-    return sorted((folder / FOLDER).glob("*"))
+def change_rows(folder: Path) -> dict[str, list[str]]:
+    """Return the names in each scope of the changes in the journal."""
+    table = stored_changes(OsDisk(), str(folder), TOPICS)
+    return {scope: list(table.of_scope(scope)) for scope in table.scopes() if scope != WRITTEN}
+
+
+def journal_files(folder: Path) -> list[Path]:
+    return sorted((folder / "pocketmq/tables").glob("*"))
 
 
 @pytest.mark.long
@@ -89,7 +107,7 @@ def test_a_change_costs_a_record_however_many_entries_there_are(tmp_path: Path) 
     for number in range(2_000):
         room.put(f"T{number}")
     assert disk.bytes == 0
-    assert sum(path.stat().st_blocks for path in changes(tmp_path)) * 512 < 2_000 * 600
+    assert room.journal._written < 2_000 * 600
 
 
 def test_what_was_put_and_dropped_is_there_after_a_kill(tmp_path: Path) -> None:
@@ -105,29 +123,34 @@ def test_what_was_put_and_dropped_is_there_after_a_kill(tmp_path: Path) -> None:
     assert names(Room(tmp_path).table) == names(again.table)
 
 
-def test_a_tick_writes_apaches_file_and_deletes_the_changes(tmp_path: Path) -> None:
+def test_a_tick_writes_apaches_file_and_deletes_the_changes_that_its_backup_has(
+    tmp_path: Path,
+) -> None:
     room = Room(tmp_path)
     room.put("A")
     assert in_file(tmp_path) == {}
     room.table.tick()
     assert in_file(tmp_path) == {"A": 4}
-    assert [path.name for path in changes(tmp_path)] == ["topics.json.bak-1"]
-    assert names(Room(tmp_path).table) == {"A": 4}
+    assert list(change_rows(tmp_path).values()) == [["A"]]
     for turn in range(2, 5):
         room.put("A", turn)
+        room.put(f"B{turn}")
         room.table.tick()
-        assert [path.name for path in changes(tmp_path)] == [f"topics.json.bak-{turn}"]
+        assert list(change_rows(tmp_path).values()) == [["A", f"B{turn}"]]
+    assert names(Room(tmp_path).table) == {"A": 4, "B2": 4, "B3": 4, "B4": 4}
 
 
 def test_the_file_has_the_bytes_of_a_whole_rendering(tmp_path: Path) -> None:
     room = Room(tmp_path, started=False)
     for name in ("A", "%RETRY%g", "Ünder_“quote”"):
         room.put(name)
+    room.table.close()
     table = TopicTable(room.table.version, room.table.entries)
     assert (tmp_path / "config/topics.json").read_text() == render_topics(table)
     room.table.drop("A")
     for name in list(room.table.entries):
         room.table.drop(name)
+    room.table.close()
     assert (tmp_path / "config/topics.json").read_text() == render_topics(
         TopicTable(room.table.version)
     )
@@ -139,16 +162,20 @@ def test_groups_keep_what_is_forbidden_to_them(tmp_path: Path) -> None:
     file.save(render_groups(before))
     table = KeptTable(file, GROUPS, lambda: 77)
     table.put("h", GroupConfig(name="h", attributes={"a": "b"}))
+    table.close()
     after = GroupTable(DataVersion(4, 0, 77), table.entries, {"g": {"T": 1}})
     assert (tmp_path / "config/subscriptionGroup.json").read_text() == render_groups(after)
 
 
-def test_a_stop_leaves_the_whole_table_and_no_changes(tmp_path: Path) -> None:
+def test_a_stop_leaves_the_whole_table(tmp_path: Path) -> None:
     room = Room(tmp_path)
     room.put("A")
     room.table.close()
     assert in_file(tmp_path) == {"A": 4}
-    assert [path.name for path in changes(tmp_path)] == ["topics.json.bak-1"]
+    again = Room(tmp_path)
+    (tmp_path / "config/topics.json").unlink()
+    again.table.tick()
+    assert in_file(tmp_path) == {}, "there is nothing to write"
 
 
 def test_the_thread_that_writes_makes_the_text_of_the_moment_it_was_asked(tmp_path: Path) -> None:
@@ -156,7 +183,7 @@ def test_the_thread_that_writes_makes_the_text_of_the_moment_it_was_asked(tmp_pa
     topics = {f"T{n}": TopicConfig(name=f"T{n}") for n in range(1_200)}
     before.file.save(render_topics(TopicTable(DataVersion(1, 0, 1), topics)))
     room, saver = Room(tmp_path, started=False), Device()
-    room.table.start(saver, Flusher("at once"), lambda function: function())
+    room.table.start(saver, lambda function: function())
     expected = []
     for dropped, put, queues in ((None, "new", 4), ("T7", "T8", 9), ("new", "new", 2)):
         if dropped is not None:
@@ -173,47 +200,16 @@ def test_the_thread_that_writes_makes_the_text_of_the_moment_it_was_asked(tmp_pa
 
 
 def test_the_answer_waits_for_the_sync_of_its_change(tmp_path: Path) -> None:
-    room = Room(tmp_path, started=False)
-    syncing: list[Callable[[], None]] = []
-    room.table.start(Flusher("at once"), Flusher("at once"), syncing.append)
+    device = Device()
+    room = Room(tmp_path, flusher=device)
     told: list[StoreError | None] = []
     room.put("A")
     room.table.when_safe(told.append)
-    assert told == []
-    syncing.pop()()
-    assert told == [None]
-
-
-def test_what_a_start_finds_beside_the_file_is_safe_once_it_was_synced(tmp_path: Path) -> None:
-    Room(tmp_path).put("A")
-    room = Room(tmp_path, started=False)
-    device = Device()
-    room.table.start(device, device, lambda function: function())
-    told: list[StoreError | None] = []
-
-    room.table.when_safe(told.append)
-
     assert told == []
     device.do_next()
     assert told == [None]
-
-
-def test_after_a_sync_that_failed_the_whole_table_makes_it_safe_again(tmp_path: Path) -> None:
-    disk = FaultyDisk()
-    room = Room(tmp_path, disk)
-    told: list[StoreError | None] = []
-    disk.break_syncs(FOLDER)
-    room.put("A")
     room.table.when_safe(told.append)
-    disk.heal()
-    room.put("B")
-    room.table.when_safe(told.append)
-    assert [error is None for error in told] == [False, False]
-    room.table.tick()
-    room.table.when_safe(told.append)
-    room.put("C")
-    room.table.when_safe(told.append)
-    assert told[2:] == [None, None]
+    assert told == [None, None], "nothing is to be synced"
 
 
 def test_a_full_writing_that_fails_keeps_the_changes_and_is_tried_again(tmp_path: Path) -> None:
@@ -228,22 +224,39 @@ def test_a_full_writing_that_fails_keeps_the_changes_and_is_tried_again(tmp_path
     assert in_file(tmp_path) == {"A": 4}
 
 
-def test_without_a_thread_a_change_that_is_not_written_does_not_count(tmp_path: Path) -> None:
-    disk = CountingDisk()
-    room = Room(tmp_path, disk, started=False)
+def test_a_change_that_is_not_written_does_not_count(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    room = Room(tmp_path, disk)
     room.put("A")
-    disk.fails = True
+    disk.run_full("tables")
     tries: list[Callable[[], None]] = [
         lambda: room.put("B"),
         lambda: room.put("A", 9),
         lambda: room.table.drop("A"),
+        lambda: room.table.put_all({"C": TopicConfig(name="C"), "A": None}),
     ]
+    room.journal._leave_file()  # The present file has space.
     for change in tries:
         version = room.table.version
-        with pytest.raises(DiskFailure):
+        with pytest.raises(StoreFull):
             change()
         assert names(room.table) == {"A": 4}
         assert room.table.version == version
+    disk.heal()
+    assert names(Room(tmp_path).table) == {"A": 4}
+
+
+def test_what_is_put_late_is_in_the_next_file(tmp_path: Path) -> None:
+    room = Room(tmp_path)
+    room.put("A")
+    room.table.tick()
+    room.table.put_late("L", TopicConfig(name="L", read_queues=7))
+    assert names(Room(tmp_path).table) == {"A": 4}
+    room.table.tick()
+    assert in_file(tmp_path) == {"A": 4, "L": 7}
+    room.put("L", 8)
+    room.table.tick()
+    assert in_file(tmp_path) == names(Room(tmp_path).table) == {"A": 4, "L": 8}
 
 
 def test_of_a_file_that_another_broker_wrote_everything_counts_and_new_names_are_added(
@@ -258,12 +271,32 @@ def test_of_a_file_that_another_broker_wrote_everything_counts_and_new_names_are
     assert names(Room(tmp_path).table) == {"A": 7, "J": 16, "C": 4}
 
 
-def test_without_the_folder_of_changes_the_file_counts(tmp_path: Path) -> None:
+def test_a_file_that_another_broker_wrote_after_a_clean_stop_is_used_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = Room(tmp_path)
+    for name in "AB":
+        room.put(name)
+        room.table.tick()
+    room.table.close()
+    topics = {"B": TopicConfig(name="B", read_queues=7)}
+    room.file.save(render_topics(TopicTable(DataVersion(9, 0, 1_234), topics)))
+
+    again = Room(tmp_path)
+
+    assert names(again.table) == {"B": 7}
+    assert again.table.version == DataVersion(9, 0, 1_234)
+    assert "another broker" not in caplog.text
+    again.put("C")
+    assert names(Room(tmp_path).table) == {"B": 7, "C": 4}
+
+
+def test_without_the_journal_the_file_counts(tmp_path: Path) -> None:
     room = Room(tmp_path)
     room.put("A")
     room.table.tick()
     room.put("B")
-    for path in changes(tmp_path):
+    for path in journal_files(tmp_path):
         path.unlink()
     assert names(Room(tmp_path).table) == {"A": 4}
 
@@ -275,25 +308,63 @@ def test_any_order_of_changes_writings_cuts_and_kills_loses_nothing_that_was_wri
     chance = random.Random(seed)
     room = Room(tmp_path)
     for _ in range(60):
-        match chance.randrange(8):
+        match chance.randrange(9):
             case 0:
                 room.table.tick()
             case 1:
                 room.table.drop(f"T{chance.randrange(9)}")
             case 2:  # A kill, which tears what was not answered.
-                if room.table._changes is not None:
-                    room.table._changes.write(room.table._at, chance.randbytes(20))
+                assert room.journal._file is not None
+                room.journal._file.write(room.journal._at, chance.randbytes(20))
                 expected = names(room.table)
                 room = Room(tmp_path)
                 assert names(room.table) == expected
             case 3:
                 room.table.close()
                 room = Room(tmp_path)
+            case 4:
+                room.turns.run()
             case _:
                 room.put(f"T{chance.randrange(9)}", chance.randrange(1, 100))
     expected, version = names(room.table), room.table.version
     again = Room(tmp_path)
     assert (names(again.table), again.table.version) == (expected, version)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_power_cuts_lose_nothing_that_was_answered(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    home = tmp_path / "0"
+    home.mkdir()
+    expected: dict[str, int] = {}
+    for round_ in range(1, 8):
+        disk = RecordingDisk(str(home), seed)
+        disk.crash_after = chance.randrange(1, 150)
+        tried = expected
+        try:
+            room = Room(home, disk)
+            assert names(room.table) == expected
+            while True:
+                match chance.randrange(9):
+                    case 0:
+                        room.table.tick()
+                    case 1 | 2:
+                        room.turns.run()
+                    case 3:
+                        name = f"T{chance.randrange(9)}"
+                        tried = {one: n for one, n in expected.items() if one != name}
+                        room.table.drop(name)
+                    case _:
+                        name, queues = f"T{chance.randrange(9)}", chance.randrange(1, 100)
+                        tried = {**expected, name: queues}
+                        room.put(name, queues)
+                expected = tried
+        except Crash:
+            home = tmp_path / f"{round_}"
+            disk.rebuild(str(home))
+        found = names(Room(home).table)
+        assert found in (expected, tried)
+        expected = found
 
 
 @pytest.mark.long
@@ -307,6 +378,7 @@ def test_many_changes_are_written_at_once_and_in_their_order(tmp_path: Path) -> 
     room.table.put_all({**many, "A": None, "B": room.table.entries["B"], "never": None})
     assert told == [*many, "A"]
     assert "T7" not in in_file(tmp_path)
+    assert room.journal._sequence == 4, "one frame"
 
     again = Room(tmp_path, started=False).table
     assert again.entries.keys() == {"B", *many}

@@ -18,6 +18,7 @@ from pocketmq.proto.errors import DiskFailure, StoreError, StoreFull
 from pocketmq.store.disk import Entry
 from pocketmq.store.flush import Flusher, FlushJob, sync_all
 from pocketmq.store.format.table_frames import (
+    CLEAR,
     DROP,
     PUT,
     TableVersion,
@@ -240,10 +241,8 @@ def test_changes_together_are_one_frame_or_none(tmp_path: Path) -> None:
     world = World(tmp_path, log, disk=disk)
     world.topics.put("", "T", 1, version=TableVersion(1, 0, 5))
     world.offsets.put("T", "0", 7)
-    with world.journal.together():
-        world.topics.drop("", "T", version=TableVersion(2, 0, 6))
-        world.offsets.clear("T")
-        assert world.topics.get("", "T") == 1
+    gone: AnyChange = TableChange(DROP, "", "T", None, TableVersion(2, 0, 6))
+    world.journal.change_now([(world.topics, gone), (world.offsets, TableChange(CLEAR, "T"))])
     assert world.topics.get("", "T") is None
     assert World(tmp_path, log).rows() == [{}, {}, {}, {}]
 
@@ -260,9 +259,8 @@ def test_changes_together_are_one_frame_or_none(tmp_path: Path) -> None:
 
 
 def put_together(world: World) -> None:
-    with world.journal.together():
-        world.topics.put("", "U", 1, version=TableVersion(3, 0, 7))
-        world.offsets.put("U", "0", 7)
+    made: AnyChange = TableChange(PUT, "", "U", 1, TableVersion(3, 0, 7))
+    world.journal.change_now([(world.topics, made), (world.offsets, TableChange(PUT, "U", "0", 7))])
 
 
 def test_a_full_disk_refuses_some_changes_and_keeps_others_in_memory(tmp_path: Path) -> None:
@@ -425,9 +423,9 @@ def test_changes_together_that_cannot_be_encoded_change_nothing(tmp_path: Path) 
 
 
 def put_topics(world: World, *values: object) -> None:
-    with world.journal.together():
-        for number, value in enumerate(values):
-            world.topics.put("", f"T{number}", value)
+    world.topics.change_all(
+        [TableChange(PUT, "", f"T{number}", value) for number, value in enumerate(values)]
+    )
 
 
 def opened_entries(path: Path) -> dict[tuple[str, str], Any]:

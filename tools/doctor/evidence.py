@@ -30,7 +30,7 @@ from ...store.files import MappedFile, equal_file_size
 from ...store.format.agreement import is_served
 from ...store.format.queues import PRE_BLANK_SIZE
 from ...store.format.state_tables import TOPICS
-from ...store.kept_table import KeptChanges
+from ...store.kept_table import Lacking, stored_changes
 from ...store.recovery.scan import FileScan, ScannedFile
 from ...store.rows_by_queue import by_queue
 from ...store.state_files import StateFile
@@ -362,11 +362,12 @@ def _used_end(file: MappedFile) -> int:
 
 def topics_of(disk: Disk, root: str) -> frozenset[str] | None:
     """Return the topics of the store ROOT on DISK, an overlay; None if its table is missing or cannot be read."""
+    changes = stored_changes(disk, root, TOPICS)
     try:
-        table = StateFile(disk, root, "topics.json").load(TOPICS.parse).value
+        table = StateFile(disk, root, TOPICS.file).load(TOPICS.parse).value
     except CorruptState:
         return None
     if table is None:
         return None
-    changes = KeptChanges(disk, root, "topics.json", TOPICS)
-    return frozenset(changes.applied(table.version, table.entries)) | frozenset(table.unread)
+    lacking = Lacking(changes, TOPICS, table.version, table.entries)
+    return frozenset(lacking.applied(table.entries)) | frozenset(table.unread)

@@ -24,7 +24,8 @@ from ...store.apache.queue import JavaQueue
 from ...store.apache.settings import ApacheSettings
 from ...store.disk import Disk
 from ...store.format.index import TAG_TYPE, index_key
-from ...store.format.state_tables import parse_delay_offsets
+from ...store.format.state_tables import GROUPS, TOPICS, parse_delay_offsets
+from ...store.kept_table import stored_changes
 from ...store.message_store import MessageStore
 from ...store.opened_store import OpenedStore, open_ours
 from ...store.overlay_disk import OverlayDisk
@@ -143,8 +144,9 @@ def load_tables(disk: Disk, root: str, now_ms: Callable[[], int]) -> list[str]:
     def file(name: str) -> StateFile:
         return StateFile(disk, root, name)
 
-    topics = Topics(file("topics.json"), BrokerConfig(), now_ms)
-    groups = Groups(file("subscriptionGroup.json"), BrokerConfig(), now_ms)
+    new_topics, new_groups = (stored_changes(disk, root, form) for form in (TOPICS, GROUPS))
+    topics = Topics(file(TOPICS.file), BrokerConfig(), now_ms, changes=new_topics)
+    groups = Groups(file(GROUPS.file), BrokerConfig(), now_ms, new_groups)
     Offsets(file("consumerOffset.json"), now_ms)
     file("delayOffset.json").load(parse_delay_offsets)
     return [*topics.unusual(), *groups.unusual()]

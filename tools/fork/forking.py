@@ -10,20 +10,25 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from ...broker.kept_tables import copy_group_tables
 from ...proto.clock import SystemClock
+from ...proto.errors import CorruptState
 from ...store.apache.settings import ApacheSettings
 from ...store.commit_log import CommitLog
 from ...store.file_copies import sync_tree
 from ...store.file_sizes import settings_of
+from ...store.format.state_tables import GROUPS, TOPICS, TableForm
+from ...store.kept_table import ChangeTable, KeptTable, stored_changes
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
 from ...store.recovery.report import RecoveryReport
 from ...store.recovery.verified import Verified
+from ...store.state_files import StateFile
 from ..stores.locations import check_store
 from . import skeleton
 from .cut import Cut, CutRows, find_cut
@@ -101,12 +106,17 @@ class _Forking:
         self._time_ms = time_ms
         self._settings = settings
         self._now_ms = now_ms
+        self._changes: list[tuple[TableForm[Any], ChangeTable]] = []
         self._config = settings.store_config(target)
 
     def run(self) -> Forked:
         disk = OverlayDisk()
         running = disk.exists(os.path.join(self._source, "abort"))
         copied = skeleton.Copied()
+        # First: a broker may run, and forgets changes that are in its files.
+        self._changes = [
+            (form, stored_changes(disk, self._source, form)) for form in (TOPICS, GROUPS)
+        ]
         skeleton.copy_small_files(self._source, self._target, copied, without=[_WHEEL])
         cut = find_cut(disk, os.path.join(self._source, "commitlog"), self._time_ms)
         rows = CutRows(OsDisk(), self._source, self._target, self._settings, cut.log_offset)
@@ -140,6 +150,7 @@ class _Forking:
             copy_group_tables(OsDisk(), self._source, store, SystemClock())
         else:
             forked.clamped = clamp_tables(overlay, self._target, store, forked.cut)
+        self._complete_files(overlay)
         skeleton.limit_checkpoint(store)
         forked.recovery = store.recovery
         forked.log_begin, forked.log_end = store.min_log_offset, store.max_log_offset
@@ -149,6 +160,13 @@ class _Forking:
         skeleton.settle(overlay, self._target)
         skeleton.own_open_files(store)
         sync_tree(self._target)
+
+    def _complete_files(self, overlay: OverlayDisk) -> None:
+        """Write the files of topics and groups with the changes that only the source's journal has."""
+        for form, changes in self._changes:
+            with suppress(CorruptState):  # A start of the fork reports it.
+                file = StateFile(overlay, self._target, form.file)
+                KeptTable(file, form, self._now_ms, changes=changes).close()
 
     def _prepare(self, overlay: OverlayDisk, forked: Forked) -> bool:
         """Say what of the fork need not be read; return whether all of it was verified, now or before."""

@@ -18,7 +18,6 @@ from typing import Final
 from ...proto.errors import InvalidArgument
 from ...store.commit_log import store_time_ms
 from ...store.file_copies import copy_file, has_other_names, link_or_copy, make_own
-from ...store.kept_table import FOLDER
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
@@ -116,12 +115,9 @@ def copy_small_files(
             copied.copy(origin, place)
 
 
-def _turn(path: str) -> tuple[int, str]:
-    """Return which of the small files is copied when.
-
-    Changes of tables (pocketmq/changes) go before the tables: a file of them is deleted once its table has them.
-    """
-    return (0 if path == "checkpoint" else 1 if path.startswith(FOLDER) else 2), path
+def _turn(path: str) -> tuple[bool, str]:
+    """Return which of the small files is copied when: the checkpoint describes others."""
+    return path != "checkpoint", path
 
 
 def copy_rows(source: str, target: str, copied: Copied, only: Sequence[str] = ROWS) -> None:

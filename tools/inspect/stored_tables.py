@@ -14,7 +14,7 @@ from ...proto.errors import CorruptState
 from ...store.apache.config_beans import child, counts
 from ...store.format import replica_files, state_tables
 from ...store.format.java_json import parse_object
-from ...store.kept_table import Bean, KeptChanges
+from ...store.kept_table import Bean, ChangeTable, Lacking, stored_changes
 from ...store.offsets_file import offsets_file
 from ...store.overlay_disk import OverlayDisk
 from ...store.state_files import StateFile
@@ -36,21 +36,23 @@ class Tables:
 
     def topics(self) -> state_tables.TopicTable:
         """Return topics.json, with what was changed since it was written."""
-        changes = self._changes("topics.json", state_tables.TOPICS)
+        changes = self._changes(state_tables.TOPICS)
         table = self._load("topics.json", state_tables.parse_topics, state_tables.TopicTable())
         if changes is None:
             return table
-        return replace(table, topics=changes.applied(table.version, table.topics))
+        lacking = Lacking(changes, state_tables.TOPICS, table.version, table.topics)
+        return replace(table, topics=lacking.applied(table.topics))
 
     def groups(self) -> state_tables.GroupTable:
         """Return subscriptionGroup.json, likewise."""
-        changes = self._changes("subscriptionGroup.json", state_tables.GROUPS)
+        changes = self._changes(state_tables.GROUPS)
         table = self._load(
             "subscriptionGroup.json", state_tables.parse_groups, state_tables.GroupTable()
         )
         if changes is None:
             return table
-        return replace(table, groups=changes.applied(table.version, table.groups))
+        lacking = Lacking(changes, state_tables.GROUPS, table.version, table.groups)
+        return replace(table, groups=lacking.applied(table.groups))
 
     def offsets(self) -> state_tables.ConsumerOffsets:
         """Return consumerOffset.json, or lmqConsumerOffset.json where that is newer."""
@@ -84,9 +86,9 @@ class Tables:
         """Return epochFileCheckpoint: epochs and where they begin."""
         return self._load(replica_files.EPOCHS_FILE, replica_files.parse_epochs, (), folder="")
 
-    def _changes(self, name: str, form: state_tables.TableForm[E]) -> KeptChanges[E] | None:
+    def _changes(self, form: state_tables.TableForm[E]) -> ChangeTable | None:
         try:
-            return KeptChanges(self.files.disk, self.files.root, name, form)
+            return stored_changes(self.files.disk, self.files.root, form)
         except OSError as error:
             self.problems.append(_told(error))
             return None

@@ -13,18 +13,21 @@ from pocketmq.broker.consumer_groups import SUBSCRIPTION_CHECK, Groups, subscrip
 from pocketmq.broker.retry_policies import policy_of, retry_intervals_of
 from pocketmq.proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded, StoreFull
 from pocketmq.store.format.beans import Object
-from pocketmq.store.format.state_tables import GroupConfig
+from pocketmq.store.format.state_tables import GROUPS, GroupConfig
+from pocketmq.store.kept_table import change_table
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 
 from ...fakes import FaultyDisk
 from ...runs import Hand
+from ...store.table_worlds import open_changes, opened_journal
 
 
 def groups_at(path: Path, **settings: object) -> Groups:
     """Return the groups that a broker on the store at PATH has."""
     file = StateFile(OsDisk(), str(path), "subscriptionGroup.json")
-    return Groups(file, BrokerConfig(**settings), Hand())  # type: ignore[arg-type]
+    changes = open_changes(path)[1]
+    return Groups(file, BrokerConfig(**settings), Hand(), changes)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -70,10 +73,12 @@ def test_where_nothing_can_be_written_a_reader_gets_its_group_and_it_is_kept_lat
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = FaultyDisk()
-    groups = Groups(
-        StateFile(disk, str(tmp_path), "subscriptionGroup.json"), BrokerConfig(), Hand()
-    )
-    disk.run_full("subscriptionGroup.json")
+    changes = change_table(GROUPS)
+    journal = opened_journal(tmp_path, changes, disk=disk)
+    file = StateFile(disk, str(tmp_path), "subscriptionGroup.json")
+    groups = Groups(file, BrokerConfig(), Hand(), changes)
+    journal._leave_file()  # It has space.
+    disk.run_full("tables")
 
     assert groups.ensure("g") is groups.get("g")
     assert "group not stored yet group=g" in caplog.text
@@ -133,15 +138,17 @@ def test_what_becomes_of_other_subscriptions_is_kept_beside_apaches_attributes(
 ) -> None:
     assert subscription_check(groups.ensure("g")) == "grace"
     theirs = {"+some.attribute": "x"}
-    (tmp_path / "config" / "subscriptionGroup.json").write_text(
+    apache = tmp_path / "apache"
+    (apache / "config").mkdir(parents=True)
+    (apache / "config" / "subscriptionGroup.json").write_text(
         '{"subscriptionGroupTable":{"g":{"groupName":"g","attributes":{"+some.attribute":"x"}}}}'
     )
-    groups = groups_at(tmp_path)
+    groups = groups_at(apache)
 
     warns = GroupConfig(name="g", attributes={SUBSCRIPTION_CHECK: "warn"})
     assert subscription_check(groups.create(warns, update=True)) == "warn"
 
-    again = groups_at(tmp_path)
+    again = groups_at(apache)
     assert subscription_check(again.get("g")) == "warn"
     assert again.get("g").attributes == {**theirs, SUBSCRIPTION_CHECK: "warn"}
     default = again.create(GroupConfig(name="g"), update=True)

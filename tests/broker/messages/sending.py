@@ -22,6 +22,7 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.topics import MESSAGE_SIZE_MAX
 from pocketmq.store.disk import Disk
 from pocketmq.store.format.state_tables import TopicConfig
+from pocketmq.store.kept_table import ChangeTable
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.state_files import StateFile
 
@@ -42,6 +43,7 @@ class Rig:
         threads: bool = True,
         disk: Disk | None = None,
         body_max: int = MESSAGE_SIZE_MAX,
+        changes: ChangeTable | None = None,
         **settings: object,
     ) -> None:
         self.clock = VirtualClock()
@@ -53,7 +55,7 @@ class Rig:
             self.store.start(self.reports.put)
         broker = BrokerConfig(**settings)  # type: ignore[arg-type]
         file = StateFile(self.disk, self.store.config.path, "topics.json")
-        self.topics = Topics(file, broker, self.clock.unix_ms)
+        self.topics = Topics(file, broker, self.clock.unix_ms, changes=changes)
         with contextlib.suppress(TopicExists):
             topic = TopicConfig(name=TOPIC, read_queues=4, write_queues=4)
             self.topics.create(topic, update=False)

@@ -39,7 +39,15 @@ from pocketmq.broker.topics import Topics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.record import decode_record
 from pocketmq.store.disk import Disk
-from pocketmq.store.format.state_tables import GroupConfig, TopicConfig
+from pocketmq.store.format.state_tables import (
+    GROUPS,
+    TOPICS,
+    DataVersion,
+    GroupConfig,
+    TopicConfig,
+    TopicTable,
+    render_topics,
+)
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
@@ -77,11 +85,11 @@ class Popping:
         self.sizes = sizes
         #: Groups with members that share queues.
         self.sharing: set[str] = set()
+        file = StateFile(self.disk, str(path / "store"), TOPICS.file)
+        if not self.disk.exists(file.path):
+            topic = TopicConfig(name=TOPIC, read_queues=queues, write_queues=queues)
+            file.save(render_topics(TopicTable(DataVersion(1, 0, 1), {TOPIC: topic})))
         self._begin()
-        if not self.topics.has_queue(TOPIC, 0):
-            self.topics.create(
-                TopicConfig(name=TOPIC, read_queues=queues, write_queues=queues), update=False
-            )
 
     def _begin(self) -> None:
         disk, root, unix_ms = self.disk, str(self.path / "store"), self.clock.unix_ms
@@ -89,10 +97,13 @@ class Popping:
             self.path / "store", log_file_size_bytes=1 << 20, flush=self.flush
         )
         self.store = MessageStore.open(store_config, disk=disk, now_ms=unix_ms)
-        self.topics = Topics(StateFile(disk, root, "topics.json"), self.config, unix_ms)
-        self.groups = Groups(StateFile(disk, root, "subscriptionGroup.json"), self.config, unix_ms)
-        self.offsets = Offsets(StateFile(disk, root, "consumerOffset.json"), unix_ms)
         self.timers = Timers(self.clock)
+        self.tables = tables = KeptTables.open(self.store, self.timers, sizes=self.sizes)
+        self.journal = tables.journal
+        topics, groups = (StateFile(disk, root, form.file) for form in (TOPICS, GROUPS))
+        self.topics = Topics(topics, self.config, unix_ms, changes=tables.topics)
+        self.groups = Groups(groups, self.config, unix_ms, tables.groups)
+        self.offsets = Offsets(StateFile(disk, root, "consumerOffset.json"), unix_ms)
         self.purgatory = Purgatory(self.timers, limit=lambda: self.config.fetches_waiting_max)
         self.filters = Filters(self.timers, self.clock)
         events = BrokerEvents()
@@ -100,8 +111,6 @@ class Popping:
         retries = Retries(
             self.store, self.topics, self.groups, self.appends, RULES, unix_ms, Random(1)
         )
-        self.tables = KeptTables.open(self.store, self.timers, sizes=self.sizes)
-        self.journal = self.tables.journal
         is_sync = self.flush == "sync"
         parts = PopParts(
             store=self.store,

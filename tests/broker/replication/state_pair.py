@@ -17,7 +17,7 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.disk import Disk
 from pocketmq.store.flush import Flusher
 from pocketmq.store.format.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
-from pocketmq.store.kept_table import KeptTable
+from pocketmq.store.kept_table import KeptTable, stored_changes
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
@@ -44,11 +44,11 @@ class Master:
         self.clock = clock
         self.store = open_store(path, now_ms=clock, replica=True)
         disk = OsDisk()
-        self.topics = KeptTable(StateFile(disk, str(path), "topics.json"), TOPICS, clock)
-        self.groups = KeptTable(StateFile(disk, str(path), "subscriptionGroup.json"), GROUPS, clock)
+        self.topics = KeptTable(StateFile(disk, str(path), TOPICS.file), TOPICS, clock)
+        self.groups = KeptTable(StateFile(disk, str(path), GROUPS.file), GROUPS, clock)
         saver = AtOnce()
         for kept in (self.topics, self.groups):
-            kept.start(saver, saver, lambda function: function())
+            kept.start(saver, lambda function: function())
         self.tables = statistics_table(), commit_text_table()
         self.consume_stats, self.texts = (
             ConsumeStats(clock, self.tables[0]),
@@ -117,8 +117,14 @@ class Follower:
 def tables_at(path: Path) -> dict[str, Any]:
     """Return the tables of the store at PATH."""
     root, disk, clock = str(path), OsDisk(), Hand()
-    topics = KeptTable(StateFile(disk, root, "topics.json"), TOPICS, clock)
-    groups = KeptTable(StateFile(disk, root, "subscriptionGroup.json"), GROUPS, clock)
+    topics: KeptTable[Any]
+    groups: KeptTable[Any]
+    topics, groups = (
+        KeptTable(
+            StateFile(disk, root, form.file), form, clock, changes=stored_changes(disk, root, form)
+        )
+        for form in (TOPICS, GROUPS)
+    )
     statistics, commit_texts = statistics_table(), commit_text_table()
     read_tables(disk, f"{root}/pocketmq/tables", [statistics, commit_texts])
     consume_stats, texts = ConsumeStats(clock, statistics), CommitTexts(commit_texts)

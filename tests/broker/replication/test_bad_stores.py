@@ -126,7 +126,7 @@ async def test_a_topic_is_made_without_the_follower_that_cannot_keep_it(tmp_path
     async with broker_set(tmp_path, replica_lag_ms=300) as world:
         master = await world.whole()
         full = other_than(world, master)
-        full.disk.run_full("pocketmq/changes")
+        full.disk.run_full("pocketmq/tables")
         async with peer_of(master) as peer:
             async with asyncio.timeout(60):
                 await peer.create_topic()

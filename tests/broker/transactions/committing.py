@@ -27,6 +27,7 @@ from pocketmq.store.state_files import StateFile
 
 from ...fake_calls import FakeCall
 from ...runs import Device, make_run, records_of, small_config
+from ...store.table_worlds import open_changes
 
 GROUP = "transformers"
 SOURCE, TARGET = "in", "out"
@@ -58,8 +59,10 @@ class Desk:
         def state(name: str) -> StateFile:
             return StateFile(disk, config.path, name)
 
-        self.topics = Topics(state("topics.json"), self.config, self.clock.unix_ms)
-        self.groups = Groups(state("subscriptionGroup.json"), self.config, self.clock.unix_ms)
+        topics, groups = open_changes(config.path, disk=disk)
+        unix_ms = self.clock.unix_ms
+        self.topics = Topics(state("topics.json"), self.config, unix_ms, changes=topics)
+        self.groups = Groups(state("subscriptionGroup.json"), self.config, unix_ms, groups)
         self.offsets = Offsets(state("consumerOffset.json"), self.clock.unix_ms, log=self.store)
         if by_hand:
             self.offsets.start(self.saver, lambda function: function())

@@ -17,17 +17,25 @@ from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.record import Record
 from pocketmq.store.file_sizes import settings_of
+from pocketmq.store.format.state_tables import (
+    GROUPS,
+    TOPICS,
+    GroupConfig,
+    TopicConfig,
+    parse_groups,
+    parse_topics,
+)
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.state_files import StateFile
 from pocketmq.store.table_files import read_tables
 from pocketmq.tools.doctor.diagnosis import diagnose
 from pocketmq.tools.fork.cut import END_OF_TIME_MS
 from pocketmq.tools.fork.forking import Forked, make_fork
-from pocketmq.tools.fork.skeleton import Copied, copy_small_files
 
 from ...recorded import recorded_names, recorded_store, settings
 from ...runs import Hand, make_run, open_store, records_of
-from ...store.table_worlds import opened_journal
+from ...store.table_worlds import open_changes, opened_journal
 from ...stores import fingerprint
 
 QUEUES = [("A", 0), ("A", 1), ("Beta", 0)]
@@ -311,17 +319,24 @@ def describe(store: Path, given: dict[str, str]) -> dict[str, Any]:
     return found
 
 
-def test_changes_of_a_table_are_copied_before_it(tmp_path: Path) -> None:
-    """A live broker deletes them once the table has them: the other way round both copies might lack them."""
-    for path in ("config/topics.json", "checkpoint", "pocketmq/changes/topics.json-1"):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(path)
+def test_topics_and_groups_that_only_the_journal_has_are_in_the_files_of_the_fork(
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "store"
+    opened = open_store(store)
+    opened.append(make_run("A", 0, [b"one"]))
+    topics, groups = open_changes(store)
+    topics.put("0.0.0", "A", TopicConfig(name="A", read_queues=3, write_queues=3))
+    groups.put("0.0.0", "g", GroupConfig(name="g"))
+    opened.close()
+    fork = tmp_path / "fork"
 
-    class Noted(Copied):
-        def copy(self, source: str, target: str, size: int | None = None) -> None:
-            order.append(str(Path(source).relative_to(tmp_path)))
+    forked(store, fork, END_OF_TIME_MS, SMALL)
 
-    order: list[str] = []
-    copy_small_files(str(tmp_path), str(tmp_path / "to"), Noted())
-
-    assert order == ["checkpoint", "pocketmq/changes/topics.json-1", "config/topics.json"]
+    disk, root = OsDisk(), str(fork)
+    found = StateFile(disk, root, TOPICS.file).load(parse_topics).value
+    assert found is not None
+    assert found.topics["A"].read_queues == 3
+    made = StateFile(disk, root, GROUPS.file).load(parse_groups).value
+    assert made is not None
+    assert made.groups.keys() == {"g"}

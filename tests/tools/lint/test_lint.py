@@ -18,7 +18,7 @@ from pocketmq.broker.queue_stats import EVERY, Filtering, ScanResult
 from pocketmq.broker.topics import Topics
 from pocketmq.client import Admin, Message, OffsetTarget, Producer, PullConsumer
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.store.format.state_tables import GroupConfig, TopicConfig
+from pocketmq.store.format.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 from pocketmq.tools.cli import run
@@ -50,12 +50,11 @@ class Store:
         disk, config = OsDisk(), broker_config()
         store = open_store(self.root)
         self.store = store
-        self.topics = Topics(StateFile(disk, str(self.root), "topics.json"), config, lambda: 1)
-        self.groups = Groups(
-            StateFile(disk, str(self.root), "subscriptionGroup.json"), config, lambda: 1
-        )
-        self.offsets = Offsets(StateFile(disk, str(self.root), "consumerOffset.json"), lambda: 1)
         self.tables = KeptTables.open(store, VirtualClock())
+        topics, groups = (StateFile(disk, str(self.root), form.file) for form in (TOPICS, GROUPS))
+        self.topics = Topics(topics, config, lambda: 1, changes=self.tables.topics)
+        self.groups = Groups(groups, config, lambda: 1, self.tables.groups)
+        self.offsets = Offsets(StateFile(disk, str(self.root), "consumerOffset.json"), lambda: 1)
         self.stats = ConsumeStats(lambda: 1_000, self.tables.statistics)
 
     def topic(self, name: str, queues: int = 1, **fields: object) -> None:
@@ -82,10 +81,10 @@ class Store:
         self.offsets.commit(topic, group, 0, end)
 
     def close(self) -> str:
-        self.tables.journal.close()
-        self.store.close()
         self.topics.kept.close()
         self.groups.kept.close()
+        self.tables.journal.close()
+        self.store.close()
         self.offsets.save()
         return str(self.root)
 

@@ -1,4 +1,4 @@
-"""Topics and groups of the last second before a kill, which only the folder of changes has, as the tools see them."""
+"""Topics and groups of the last second before a kill, which only the journal has, as the tools see them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.store.flush import Flusher
 from pocketmq.store.format.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
 from pocketmq.store.kept_table import KeptTable
 from pocketmq.store.os_disk import OsDisk
@@ -18,6 +17,7 @@ from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import StoreLocation
 
 from ...runs import make_run, open_store
+from ...store.table_worlds import open_changes
 
 NOW_MS = 1_700_000_000_000
 
@@ -28,21 +28,26 @@ def killed(tmp_path: Path) -> str:
     root = tmp_path / "store"
     store = open_store(root)
     store.append(make_run("new", 0, [b"one"]))
-    topics = KeptTable(StateFile(OsDisk(), str(root), "topics.json"), TOPICS, lambda: NOW_MS)
-    groups = KeptTable(
-        StateFile(OsDisk(), str(root), "subscriptionGroup.json"), GROUPS, lambda: NOW_MS
-    )
+    topics, groups = tables_at(root)
     for name in ("gone", "old"):
         topics.put(name, TopicConfig(name=name, read_queues=4, write_queues=4))
-    at_once = Flusher("at once")
-    for table in (topics, groups):
-        table.start(at_once, at_once, lambda function: function())
+    topics.close()
     topics.put("new", TopicConfig(name="new", read_queues=1, write_queues=1))
     topics.put("old", TopicConfig(name="old", read_queues=9, write_queues=9))
     topics.drop("gone")
     groups.put("g", GroupConfig(name="g"))
     store._close_files()
     return str(root)
+
+
+def tables_at(root: Path) -> tuple[KeptTable[TopicConfig], KeptTable[GroupConfig]]:
+    """Return topics and groups of the store at ROOT, as a broker has them."""
+    changes = open_changes(root)
+    topics, groups = (StateFile(OsDisk(), str(root), form.file) for form in (TOPICS, GROUPS))
+    return (
+        KeptTable(topics, TOPICS, lambda: NOW_MS, changes=changes[0]),
+        KeptTable(groups, GROUPS, lambda: NOW_MS, changes=changes[1]),
+    )
 
 
 def queues_of(topics: dict[str, TopicConfig]) -> dict[str, int]:
@@ -72,9 +77,8 @@ def test_inspect_and_diff_have_them(killed: str) -> None:
 
 
 def test_they_count_for_an_older_backup_as_well(killed: str) -> None:
-    file = StateFile(OsDisk(), killed, "topics.json")
-    KeptTable(file, TOPICS, lambda: NOW_MS).close()
-    path = Path(file.path)
+    tables_at(Path(killed))[0].close()
+    path = Path(killed, "config/topics.json")
     path.write_bytes(path.read_bytes()[:-9])
 
     tables = Tables(StoreView(OsDisk(), killed))
