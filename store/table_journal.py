@@ -639,7 +639,12 @@ class TableJournal:
         self._due -= due
         mark = self._mark()
         place = SnapshotPlace(
-            self._disk, self._folder, self._log, self._parts.flusher, self._call_owner
+            self._disk,
+            self._folder,
+            self._log,
+            self._parts.flusher,
+            self._call_owner,
+            lambda waiter: self._group.wait_for(self._written, waiter),
         )
         for number in due:
             self._since[number] = 0

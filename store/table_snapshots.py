@@ -2,7 +2,9 @@
 
 Each step copies some entries as they are at that moment. The journal that follows the snapshot was started before the
 first step, and is replayed over it. A change has the whole entry, so it may be in the snapshot as well.
-The snapshot gets its name only when its bytes are on disk, and the log up to its end at the last step.
+The snapshot gets its name only when its bytes are on disk, and what the entries depend on: the journal as far as it was
+written at the last step, and the log up to its end then. Without the journal, a start would replay older changes over
+the snapshot, and lack the newer ones.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Final
 from ..proto.errors import StoreError
 from .disk import Disk, Mapping
 from .files import FolderSync, Syncable
-from .flush import CallOwner, Flusher, FlushJob
+from .flush import CallOwner, Flusher, FlushJob, Waiter
 from .format.table_frames import (
     SNAPSHOT,
     EndNote,
@@ -42,6 +44,8 @@ class SnapshotPlace:
     log: TableLog
     flusher: Flusher
     call_owner: CallOwner
+    #: Calls back once the journal is on disk as far as it is written now.
+    when_journaled: Callable[[Waiter], None]
 
 
 class TableSnapshot:
@@ -100,6 +104,9 @@ class TableSnapshot:
     def finish(self) -> None:
         """Sync the snapshot and give it its name, after all steps."""
         self.is_finishing = True
+        self._place.when_journaled(partial(self._next, self._sync_log))
+
+    def _sync_log(self) -> None:
         self._place.log.when_flushed(self.needs, partial(self._next, self._sync_data))
 
     def _sync_data(self) -> None:

@@ -174,6 +174,27 @@ def test_power_fails_at_every_operation(tmp_path: Path, seed: int) -> None:
         life(seed * 1_000 + crash_after, tmp_path / f"{crash_after}", crash_after)
 
 
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + 20))
+def test_a_snapshot_gets_its_name_after_the_changes_in_it_are_on_disk(
+    tmp_path: Path, seed: int
+) -> None:
+    """Otherwise a start would replay older changes over it, and not the newer ones, which are lost."""
+    home = tmp_path / "home"
+    home.mkdir()
+    disk, log = RecordingDisk(str(home), seed), FakeLog(random.Random(seed))
+    world = World(home, log, disk=disk)
+    world.journal._begin_snapshots({world.topics.number})
+    world.topics.put("", "T", 1)
+    world.topics.put("", "T", 2)
+    world.topics.put("", "U", 3)
+    world.turns.run_all()
+    assert world.topics.number in world.journal._bases, "the snapshot is finished"
+
+    disk.rebuild(str(tmp_path / "left"))
+
+    assert World(tmp_path / "left", log).rows()[0] == {("", "T"): 2, ("", "U"): 3}
+
+
 def without_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have sections count whatever the log lost."""
     real = table_files._Reading._apply
