@@ -87,14 +87,13 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     dial: Dial,
     mastership: Mastership | None = None,
     replicas: Callable[[], Sequence[str]] = tuple,
-    events: BrokerEvents | None = None,
+    events: BrokerEvents,
 ) -> BrokerParts:
     """Return the parts over STORE, not started yet. CLOCK is the time of messages, WALL the time of the machine.
 
     DIAL opens channels to other servers. MASTERSHIP is given for the master of a replica set. REPLICAS returns the
     addresses of its live replicas.
     """
-    events = events or BrokerEvents()
     epoch = 0 if mastership is None else mastership.epoch
     unix_ms = clock.unix_ms
     timers = Timers(clock)
@@ -108,6 +107,7 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
         groups = Groups(state_file(GROUPS.file), config, unix_ms, tables.groups)
         offsets_file, texts = OffsetsFile(store.disk, store.config.path), tables.commit_texts
         offsets = Offsets(offsets_file, unix_ms, CommitTexts(texts), appends)
+        delays = Delays(config, store, timers, clock, appends, state_file, tables.delivered)
     _warn_of_unusual([*topics.unusual(), *groups.unusual()])
     leases = LeaseStore(tables.leases, wall_timers, limit=lambda: config.leases_max, epoch=epoch)
     lease_guard = LeaseGuard(leases, lambda: config.lease_ms)
@@ -175,7 +175,7 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
         fetches=fetches,
         filters=filters,
         lookups=Lookups(topics.get, store),
-        delays=Delays(config, store, timers, clock, appends, state_file, tables.delivered),
+        delays=delays,
         transactions=transactions,
         atomic_commits=AtomicCommits(config, commit_parts),
         recalls=Recalls(config, topics, store, appends, unix_ms),

@@ -376,6 +376,24 @@ class Broker:
             replicas=self._network.port.replicas if self._network.port else tuple,
             events=BrokerEvents(topic_changed=[self._topic_changed]),
         )
+        with parts.tables.closed_on_error():
+            self._running = running = self._built(parts, store, listeners)
+        if owned:
+            store.start(asyncio.get_running_loop().call_soon_threadsafe)
+        parts.start()  # Before cleaning: it must keep the files of waiting messages.
+        self._schedule(parts)
+        if running.apache is not None:
+            await running.apache.start()
+        self.port = await running.carrier.start(self._config.host, self._config.port)
+        store.host = store.host._replace(port=self.port)
+        if self._users is not None:
+            self._users.start()
+        self._register(running)
+        parts.wall_timers.every(_HEALTH_TICK_MS, running.health.look)
+        running.health.begin()
+
+    def _built(self, parts: BrokerParts, store: MessageStore, listeners: StoreEvents) -> _Running:
+        """Return what serves PARTS, not started yet."""
         service = BrokerService(
             self._config,
             store,
@@ -440,7 +458,7 @@ class Broker:
         apache = None
         if self._config.java_slaves:
             apache = JavaSlaves(self._config, store, parts.topics.kept, parts.groups.kept)
-        self._running = _Running(
+        return _Running(
             parts=parts,
             mark=keep_mark(self._clock, self._disk, self._store_config),
             carrier=carrier,
@@ -448,19 +466,6 @@ class Broker:
             listeners=listeners,
             apache=apache,
         )
-        if owned:
-            store.start(asyncio.get_running_loop().call_soon_threadsafe)
-        parts.start()  # Before cleaning: it must keep the files of waiting messages.
-        self._schedule(parts)
-        if apache is not None:
-            await apache.start()
-        self.port = await carrier.start(self._config.host, self._config.port)
-        store.host = store.host._replace(port=self.port)
-        if self._users is not None:
-            self._users.start()
-        self._register(self._running)
-        parts.wall_timers.every(_HEALTH_TICK_MS, services.health.look)
-        services.health.begin()
 
     def _figures(self) -> Iterator[PageFigure]:
         assert self._running is not None, "asked while running"

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..proto.clock import Readings
-from ..proto.errors import StoreError
 from ..proto.facts import Facts
 from ..store.disk import Disk
 from ..store.flush import Waiter
@@ -128,7 +127,7 @@ class KeptTables:
         """Close the journal if the block raises: to the next start it would look as if another broker had run."""
         try:
             yield
-        except StoreError:
+        except BaseException:
             self.journal.close()
             raise
 

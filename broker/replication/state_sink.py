@@ -98,9 +98,9 @@ class StateSink:
             self._topics = KeptSink(store, state_tables.TOPICS, tables.topics, unix_ms)
             self._groups = KeptSink(store, state_tables.GROUPS, tables.groups, unix_ms)
             self._offsets = OffsetsSink(store, unix_ms)
+            self._levels = LevelsSink(store, unix_ms, self._saver)
+            self._timers = TimersSink(store, unix_ms)
         self._kept = [self._topics, self._groups]
-        self._levels = LevelsSink(store, unix_ms, self._saver)
-        self._timers = TimersSink(store, unix_ms)
         self._parts: dict[str, SinkPart] = {
             **{part.file: part for part in self._kept},
             OFFSETS_FILE: self._offsets,

@@ -11,6 +11,7 @@ from google.protobuf import json_format
 
 from pocketmq.broker.assembly import assemble
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.events import BrokerEvents
 from pocketmq.broker.service_v2.service import CLIENT_ID, SERVICE
 from pocketmq.proto import private_pool
 from pocketmq.proto.clock import VirtualClock
@@ -60,6 +61,7 @@ class Served:
             wall=self.clock,
             random=Random(7),
             dial=Http2Channel,
+            events=BrokerEvents(),
         )
 
     async def __aenter__(self) -> Served:
