@@ -66,6 +66,8 @@ QUEUES: Final = 2
 _TROUBLE_MS: Final = 4_000
 #: How long a client waits for an answer before it asks somebody else.
 _PATIENCE_S: Final = 1.0
+#: The message of the error for a stream that ended, without an error, before its answer came.
+NO_ANSWER: Final = "the stream ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ class Client:
         finally:
             call.cancel()
         if reply is EOF:
-            raise PocketMQError("the stream ended")
+            raise PocketMQError(NO_ANSWER)
         if reply.error.name:
             raise from_wire(reply.error)
         return reply
