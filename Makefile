@@ -42,7 +42,7 @@ unit: export PYTEST_DEBUG_TEMPROOT := $(call in_memory,2)
 test test-long: export PYTEST_DEBUG_TEMPROOT := $(call in_memory,8)
 campaign: simulated := $(addprefix TMPDIR=,$(call in_memory,8))
 
-.PHONY: demo install test unit test-long test-all dev dev-core check check-style check-mypy check-pyright bench campaign interop structure demo-svg prose call-paths reference grpcio proto proto-check sync site site-version clean
+.PHONY: demo install test unit test-long test-all dev dev-core check check-style check-mypy check-pyright bench campaign mutants interop structure demo-svg prose call-paths reference grpcio proto proto-check sync site site-version clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
@@ -92,6 +92,7 @@ campaign: $(VENV)/.dev
 	$(BIN)/python -m tests.crash.damage_campaign --rounds 3000
 	$(BIN)/python -m tests.crash.idempotence_campaign --kills 50
 	$(BIN)/python -m tests.crash.fault_campaign
+	$(BIN)/python -m tests.crash.crash_matrix --seeds 3 --any 4
 	$(BIN)/python -m tests.proto.http2.honest_campaign --times 100000
 	$(BIN)/python -m tests.simulation.replica_campaign --walks 10000 --mutant-walks 20000 --depth 40
 	$(simulated) $(BIN)/python -m tests.simulation.broker_campaign --seeds 10000
@@ -101,6 +102,9 @@ campaign: $(VENV)/.dev
 	  $(BIN)/python -m tests.simulation.group_campaign --kind $$kind --trouble $$trouble || exit 1; done; done
 	CUT_AFTER_BOTH=1 $(BIN)/python -m pytest -q tests/integration/test_files_cut_short.py
 	FOLLOW_KILLS=20 $(BIN)/python -m pytest -q tests/interop/test_java_followed.py tests/interop/test_java_follows.py
+
+mutants: $(VENV)/.dev
+	$(BIN)/python -m tests.mutants
 
 interop: $(VENV)/.dev
 	$(BIN)/python -m tests.interop.official.campaign --repeat 3

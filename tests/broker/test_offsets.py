@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.offsets import Offsets, Safe
-from pocketmq.proto.errors import DiskFailure, MasterFenced, PocketMQError
+from pocketmq.proto.errors import DiskFailure, MasterFenced, PocketMQError, StoreError
 from pocketmq.store.disk import Disk
 from pocketmq.store.format.java_json import render_numbers
 from pocketmq.store.format.state_tables import (
@@ -292,6 +292,41 @@ def test_whoever_waits_is_told_when_the_saver_has_written(tmp_path: Path) -> Non
     assert (told, offsets_at(tmp_path).committed("T", "g", 0)) == ([None, None], 6)
     offsets.when_saved(told.append)
     assert told == [None, None, None]
+
+
+class HalfFlushedLog:
+    """A log of which 50 bytes are on disk; a sync is asked for and ends in `sync`."""
+
+    def __init__(self) -> None:
+        self.flushed_offset = 50
+        self.waiting: list[tuple[int, Safe]] = []
+
+    def request_sync(self, end_offset: int, waiter: Safe) -> None:
+        self.waiting.append((end_offset, waiter))
+
+    def sync(self) -> None:
+        for end, waiter in self.waiting:
+            self.flushed_offset = max(self.flushed_offset, end)
+            waiter(None)
+
+
+def test_offsets_that_depend_on_the_log_are_saved_after_it(tmp_path: Path) -> None:
+    log = HalfFlushedLog()
+    file = StateFile(OsDisk(), str(tmp_path), "consumerOffset.json")
+    offsets = Offsets(file, Hand(), log=log)
+    told: list[PocketMQError | None] = []
+    offsets.commit("T", "g", 0, 5)
+    offsets.follow_log(70)
+
+    offsets.when_saved(told.append)
+    assert told == []
+    assert not file_of(tmp_path).exists()
+    with pytest.raises(StoreError, match="depend on the log before 70, of which only 50"):
+        offsets.save()
+    log.sync()
+
+    assert told == [None]
+    assert offsets_at(tmp_path).committed("T", "g", 0) == 5
 
 
 def test_whoever_waits_for_a_save_that_fails_is_told_and_it_is_made_up_for(

@@ -25,7 +25,7 @@ from pocketmq.nameserver.config import NameServerConfig
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.rpc import Limits, MethodTable
 from pocketmq.store.config import StoreConfig
-from pocketmq.store.disk import Buffer, Mapping
+from pocketmq.store.disk import Buffer, Disk, Mapping
 from pocketmq.store.flush import Flusher
 from pocketmq.store.os_disk import OsDisk
 
@@ -193,8 +193,8 @@ class SimulatedBroker(_Server):
         self._disk = SimulatedDisk()
         self.broker = Broker.build(
             config,
-            _store_config(self._folder),
-            disk=self._disk,
+            self.store_config(self._folder),
+            disk=self.disk(),
             clock=machine.clock,
             random=Random(self.cluster.random.random()),
             network=BrokerNetwork(
@@ -203,6 +203,24 @@ class SimulatedBroker(_Server):
             ),
         )
         await self.broker.start()
+
+    def disk(self) -> Disk:
+        """Return the disk of the process that begins."""
+        return self._disk
+
+    def store_config(self, folder: Path) -> StoreConfig:
+        """Return the settings of its store in FOLDER."""
+        return StoreConfig(
+            path=str(folder),
+            log_file_size_bytes=64 << 20,
+            queue_file_size_bytes=600_000,
+            index=False,
+            flush_interval_ms=500,
+            # The machine's disk may be as full as it is.
+            disk_expire_percent=98,
+            disk_force_percent=99,
+            disk_refuse_percent=100,
+        )
 
     async def stop(self) -> None:
         """Stop cleanly."""
@@ -228,20 +246,6 @@ class SimulatedBroker(_Server):
         await running.parts.stop_timers()
         store.health.closed = True
         store._close_files()
-
-
-def _store_config(folder: Path) -> StoreConfig:
-    return StoreConfig(
-        path=str(folder),
-        log_file_size_bytes=64 << 20,
-        queue_file_size_bytes=600_000,
-        index=False,
-        flush_interval_ms=500,
-        # The machine's disk may be as full as it is.
-        disk_expire_percent=98,
-        disk_force_percent=99,
-        disk_refuse_percent=100,
-    )
 
 
 class Client:
@@ -302,7 +306,13 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster_of(
-    folder: Path, *, seed: int, brokers: int = 2, name_servers: int = 2, **settings: Any
+    folder: Path,
+    *,
+    seed: int,
+    brokers: int = 2,
+    name_servers: int = 2,
+    broker_type: type[SimulatedBroker] = SimulatedBroker,
+    **settings: Any,
 ) -> AsyncIterator[Cluster]:
     """Run a cluster on the running virtual loop; SETTINGS are the brokers'."""
     cluster = Cluster(seed, folder, loop_clock())
@@ -316,7 +326,7 @@ async def cluster_of(
         for number in range(brokers):
             name = f"broker-{chr(ord('a') + number)}"
             address = f"127.0.1.{number + 1}:8081"
-            broker = SimulatedBroker(cluster, name, address, folder / name, settings)
+            broker = broker_type(cluster, name, address, folder / name, settings)
             cluster.brokers.append(broker)
             await broker.start()
             await broker.broker.registered(10)

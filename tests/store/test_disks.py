@@ -6,6 +6,7 @@ import errno
 import hashlib
 import mmap
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 from pocketmq.proto.errors import DiskFailure, StoreFull, StoreLocked
+from pocketmq.store import os_disk
 from pocketmq.store.disk import Disk, DiskUsage
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.overlay_disk import OverlayDisk
@@ -127,6 +129,32 @@ def test_replacing_keeps_the_old_content_as_backup(disk: Disk, tmp_path: Path) -
 
     assert (disk.read(path), disk.read(backup)) == (b"two", b"one")
     assert [entry.name for entry in disk.list(str(tmp_path))] == ["f", "f.bak"]
+
+
+@pytest.mark.parametrize("has_backup", [False, True])
+def test_a_file_is_on_disk_before_it_replaces_another_one(
+    has_backup: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, backup = str(tmp_path / "file"), str(tmp_path / "file.bak")
+    Path(path).write_bytes(b"old")
+    done: list[str] = []
+    replace = os.replace
+
+    def renamed(source: str, target: str) -> None:
+        done.append(f"rename to {Path(target).name}")
+        replace(source, target)
+
+    def synced(descriptor: int) -> None:
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        done.append("sync the folder" if is_folder else "sync the file")
+
+    monkeypatch.setattr(os, "replace", renamed)
+    monkeypatch.setattr(os_disk, "sync_file", synced)
+    OsDisk().write_atomically(path, b"new", backup=backup if has_backup else None)
+
+    renames = ["rename to file.bak", "rename to file"] if has_backup else ["rename to file"]
+    assert done == ["sync the file", *renames, "sync the folder"]
+    assert Path(path).read_bytes() == b"new"
 
 
 def test_folders_come_and_go_with_what_is_in_them(disk: Disk, tmp_path: Path) -> None:

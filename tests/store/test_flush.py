@@ -91,6 +91,21 @@ def test_one_sync_serves_all_who_came_before_it(
     assert flusher.jobs == []
 
 
+def test_who_waits_for_the_same_end_as_another_waits_as_long(
+    log: Log, commit: GroupCommit, flusher: HeldFlusher
+) -> None:
+    seen, waiter = results()
+    log.end = 10
+    commit.wait_for(10, waiter)
+    commit.wait_for(10, waiter)
+    commit.wait_for(5, waiter)
+
+    assert seen == []
+    flusher.end_job()
+
+    assert seen == [None, None, None]
+
+
 def test_who_comes_after_the_sync_is_told_at_once(
     log: Log, commit: GroupCommit, flusher: HeldFlusher
 ) -> None:

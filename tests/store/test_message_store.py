@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import queue
@@ -658,6 +659,20 @@ def test_the_checkpoint_follows_the_flushes(tmp_path: Path, clock: Hand) -> None
     assert store.parts.checkpoint.values.queues_time_ms == appended.store_timestamp_ms
     assert store.parts.checkpoint.values.queues_log_offset == appended.log_offsets[-1]
     store.close()
+
+
+def test_the_checkpoint_does_not_follow_a_flush_that_failed(tmp_path: Path, clock: Hand) -> None:
+    disk = FaultyDisk()
+    store = open_store(tmp_path, disk=disk, now_ms=clock)
+    store.tick()
+    store.append(make_run("T", 0, BODIES))
+    disk.break_syncs("consumequeue")
+    clock.now_ms += 60_000
+    store.tick()
+
+    assert store.parts.checkpoint.values.queues_time_ms == 0
+    with contextlib.suppress(DiskFailure):
+        store.close()
 
 
 def test_old_files_go_and_queues_and_index_follow(

@@ -466,6 +466,16 @@ async def test_a_lazy_table_writes_one_entry_for_all_changes_of_a_key(tmp_path: 
     assert World(tmp_path, log).offsets.get("group", "0") == 1
 
 
+def test_a_clean_stop_writes_lazy_tables_as_well(tmp_path: Path) -> None:
+    log = new_log()
+    world = World(tmp_path, log)
+    world.offsets.put("group", "0", 5)
+    world.turns.run_all()
+    world.journal.close()
+
+    assert World(tmp_path, log).offsets.get("group", "0") == 5
+
+
 def test_a_table_kept_elsewhere_is_snapshotted_from_there(tmp_path: Path) -> None:
     log = new_log()
     world = World(tmp_path, log)

@@ -1,4 +1,4 @@
-"""The fence: who fetches keeps its queue, and an old token is refused."""
+"""The fence: who fetches keeps its queue, and who does not own it cannot commit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.errors import LeaseLost
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
-from .lease_desk import LEASE_MS, Desk
+from .lease_desk import LEASE_MS, TOPIC, Desk
 
 
 @pytest.fixture
@@ -35,3 +36,16 @@ async def test_who_waits_gets_a_queue_that_is_fetched_no_more_and_the_old_token_
     with pytest.raises(LeaseLost):
         desk.fetch(0, token)
     assert desk.holders() == {0: "b"}
+
+
+async def test_only_the_owner_commits_and_anybody_if_there_is_none(desk: Desk) -> None:
+    (token,) = desk.ask("a", 0).tokens or [0]
+    for wrong in (0, token + 1):
+        with pytest.raises(LeaseLost):
+            desk.lease_guard.check_commit("g", [commit_of(0, wrong)])
+    desk.lease_guard.check_commit("g", [commit_of(0, token)])
+    desk.lease_guard.check_commit("g", [commit_of(1, 0)])
+
+
+def commit_of(queue: int, token: int) -> pb.GroupOffset:
+    return pb.GroupOffset(topic=TOPIC, queue=queue, offset=1, lease=token)
