@@ -1,4 +1,5 @@
-"""Encodes one batch of records from a list of bodies with numpy, without Python code per message except for the CRC.
+"""Encodes one batch of records from a list of bodies: in the C core, or else with numpy, without Python code per
+message except for the CRC.
 
 All bodies of the batch go to one queue and share their property string. Only the message id differs, and the key if
 there are keys. A record is
@@ -20,6 +21,7 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from . import speedups
 from .message_id import COUNTER_DIGITS, UniqueIdRow
 from .record import CRC_AT, CRC_MASK, SYS_FLAG_AT, Host, encode_run, record_head, topic_field
 
@@ -60,6 +62,11 @@ def encode_bodies(
     KEYS: the words of each message, encoded, not empty. FIRST_EXTRA: a closed property string for the first record
     only. SYS_FLAGS: how each body is compressed; None: no body is. The caller checks lengths.
     """
+    found = encode_in_core(
+        origin, bodies, ids, keys=keys, first_extra=first_extra, sys_flags=sys_flags
+    )
+    if found is not None:
+        return found
     data: list[bytes] = []
     sizes: list[int] = []
     if first_extra:
@@ -83,6 +90,34 @@ def encode_bodies(
         data.append(b"".join(rows.pieces()))
         sizes += own_sizes
     return b"".join(data), sizes
+
+
+def encode_in_core(
+    origin: BodyOrigin,
+    bodies: Sequence[bytes],
+    ids: UniqueIdRow,
+    *,
+    strings: list[bytes] | None = None,
+    keys: Sequence[bytes] | None = None,
+    first_extra: bytes = b"",
+    sys_flags: Sequence[int] | None = None,
+) -> tuple[bytes, list[int]] | None:
+    """Do the same as `encode_bodies` with the C core; STRINGS are property strings in place of ORIGIN's.
+
+    None: the core is not there, or a length does not fit its field.
+    """
+    core = speedups.core
+    if core is None or len(ids) != len(bodies):
+        return None
+    magic, topic_part = topic_field(origin.topic)
+    head = record_head(magic, origin.queue, origin.born_timestamp_ms, origin.born_host)
+    return core.encode(
+        (head, topic_part, ids.head, ids.first_counter, first_extra),
+        bodies if isinstance(bodies, list) else list(bodies),
+        origin.properties if strings is None else strings,
+        None if keys is None else list(keys),
+        None if sys_flags is None else list(sys_flags),
+    )
 
 
 class _Rows:

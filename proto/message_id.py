@@ -118,6 +118,11 @@ class UniqueIdRow(Sequence[bytes]):
         for number in range(first, first + self._count):
             yield b"%s%08X" % (head, number & 0xFFFFFFFF)
 
+    @property
+    def first_counter(self) -> int:
+        """The counter of the first id, as its digits show it."""
+        return self._first & 0xFFFFFFFF
+
     def digits(self) -> NDArray[np.uint8]:
         """Return the counters of the ids: one row of COUNTER_DIGITS digits per id."""
         import numpy as np

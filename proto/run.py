@@ -1,9 +1,10 @@
 """A run: records of one queue, one after the other, for a store.
 
-A few standard records (V1 between IPv4 hosts, no transaction) are read and patched one by one, because each numpy call
-would cost more. For many there are columns (record_run.py). In most large runs, records differ only in body, CRC,
-message id and keys. Then one record is parsed, and the others are compared with it (`UniformRecords`). Other runs are
-checked by columns, which find the first error.
+The C core reads all batches of standard records (V1 between IPv4 hosts, no transaction), if it is there: scanned.py.
+Otherwise a few standard records are read and patched one by one, because each numpy call would cost more. For many
+there are columns (record_run.py). In most large runs, records differ only in body, CRC, message id and keys. Then one
+record is parsed, and the others are compared with it (`UniformRecords`). Other runs are checked by columns, which find
+the first error.
 
 The store sets four fields of a record. Queue offset (20) and log offset (28) are adjacent, and so are store time (56)
 and store host (64; both 12 later after an IPv6 born host). So two 16-byte assignments patch a complete run.
@@ -35,10 +36,6 @@ from .record import (
     QUEUE_OFFSET_AT,
     STORE_TIMESTAMP_AT,
     SYS_BORN_V6,
-    SYS_INNER_BATCH,
-    SYS_NEEDS_UNWRAP,
-    SYS_STORE_V6,
-    SYS_TRANSACTION,
     Buffer,
     Host,
     topic_field,
@@ -57,6 +54,7 @@ from .record_run import (
     starts_of,
     topic_is,
 )
+from .scanned import UNUSUAL, ScannedRecords, scan
 from .topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX, TOPIC_LENGTH_MAX
 
 #: More records are cheaper to read by columns.
@@ -68,7 +66,6 @@ _ALIKE_MAX: Final = 1 << 13
 #: The maximum size of their topics and property strings, which are copied.
 _ALIKE_BYTES_MAX: Final = 1 << 20
 
-_UNUSUAL: Final = SYS_TRANSACTION | SYS_BORN_V6 | SYS_STORE_V6 | SYS_NEEDS_UNWRAP | SYS_INNER_BATCH
 #: Total size, magic, body CRC, queue id, sysFlag, body length.
 _HEAD: Final = struct.Struct(">iiii20xi44xi")
 #: Total size, magic, queue id, queue offset, log offset, sysFlag, store time, body length: of a record in the log.
@@ -135,13 +132,26 @@ class UniformRecords:
         self.first, self.second = map(_pairs, strings)
         self.own = own
 
+    def first_string(self, _records: Buffer) -> bytes:
+        """Return the property string of the first record."""
+        return self.strings[0]
+
+    def may_have(self, hints: Sequence[bytes]) -> bool:
+        """May a record have a property whose name contains one of HINTS? False is certain."""
+        return any(hint in string for string in self.strings for hint in hints)
+
+    def stamp(self, view: memoryview, first: int, log_offset: int, stamped: bytes) -> None:
+        """Set the store's fields in VIEW, a copy of the records."""
+        numbers = np.arange(first, first + len(self.starts))
+        _patch_at(view, self.starts, self.starts, numbers, self.starts + log_offset, stamped)
+
 
 class Run:
     """RECORDS for QUEUE of TOPIC, without gaps and without the store's own fields: see `check_run`, `of`, `of_plain`.
 
-    COLUMNS describe them; or PLACES, if they are a few standard records, or ALIKE, if they are many. With WHOLE the run
-    is atomic: it is never divided between two log files. `first` (queue offset), `log_offsets`, `end_offset` and
-    `store_ms` are the values of the last patch.
+    COLUMNS describe them; or PLACES, if they are a few standard records, or ALIKE, if they are many, or if the C core
+    has read them. With WHOLE the run is atomic: it is never divided between two log files. `first` (queue offset),
+    `log_offsets`, `end_offset` and `store_ms` are the values of the last patch.
     """
 
     __slots__ = (
@@ -167,7 +177,7 @@ class Run:
         records: Buffer,
         columns: RunColumns | None = None,
         places: Sequence[RecordPlace] | None = None,
-        alike: UniformRecords | None = None,
+        alike: UniformRecords | ScannedRecords | None = None,
         whole: bool = False,
     ) -> None:
         self.topic = topic
@@ -265,7 +275,7 @@ class Run:
         if self._places is not None:
             _, _, start, size = self._places[row]
         elif self._alike is not None and row == 0:
-            return self._alike.strings[0]
+            return self._alike.first_string(self.records)
         else:
             start, size = self.columns.properties_place(row)
         return bytes(self.records[start : start + size])
@@ -273,7 +283,7 @@ class Run:
     def may_have(self, hints: Sequence[bytes]) -> bool:
         """May a record have a property whose name contains one of HINTS? False is certain."""
         if self._alike is not None:
-            return any(hint in string for string in self._alike.strings for hint in hints)
+            return self._alike.may_have(hints)
         if self._places is not None:
             strings = map(self.property_string, range(len(self._places)))
             return any(hint in string for string in strings for hint in hints)
@@ -291,7 +301,12 @@ class Run:
     @property
     def alike(self) -> UniformRecords | None:
         """Its records, if they are many that resemble each other, except perhaps the first."""
-        return self._alike
+        return self._alike if isinstance(self._alike, UniformRecords) else None
+
+    @property
+    def scanned(self) -> ScannedRecords | None:
+        """Its records, if the C core has read them."""
+        return self._alike if isinstance(self._alike, ScannedRecords) else None
 
     @property
     def sizes_if_small(self) -> list[int]:
@@ -306,10 +321,8 @@ class Run:
         self.first, self.end_offset = first, log_offset + len(self.records)
         (self.store_ms, _, _) = _STAMP.unpack(stamped)
         if self._alike is not None:
-            starts = self._alike.starts
-            self.log_offsets = starts + log_offset
-            numbers = np.arange(first, first + len(starts))
-            _patch_at(view, starts, starts, numbers, self.log_offsets, stamped)
+            self.log_offsets = self._alike.starts + log_offset
+            self._alike.stamp(view, first, log_offset, stamped)
             if self._columns is not None:
                 self._fill_columns(self.log_offsets)
             return
@@ -459,6 +472,9 @@ def check_run(data: bytes, sizes: Sequence[int], topic: str, queue: int) -> Run:
     Raises InvalidRecord (with field, index and value) or MessageTooLarge. Fields that the broker sets are not checked:
     they are overwritten.
     """
+    scanned = scan(data, sizes, topic, queue)
+    if scanned is not None:
+        return Run(topic=topic, queue=queue, records=data, alike=scanned)
     sizes = list(sizes)
     places = _read_few(data, sizes, topic, queue)
     if places is not None:
@@ -503,7 +519,7 @@ def _read_usual(
 ) -> RecordPlace | None:
     """Return the place of the record of SIZE bytes at START, inside DATA, if it is valid and standard."""
     total_size, magic, crc, queue_id, sys_flag, body_size = _HEAD.unpack_from(data, start)
-    if (total_size, magic, queue_id) != (size, MAGIC_V1, queue) or sys_flag & _UNUSUAL:
+    if (total_size, magic, queue_id) != (size, MAGIC_V1, queue) or sys_flag & UNUSUAL:
         return None
     if not 0 < body_size <= MESSAGE_SIZE_MAX or size > RECORD_SIZE_MAX:
         return None
@@ -654,7 +670,7 @@ def _read_stored(data: bytes, start: int, log_offset: int) -> _Stored | None:
         _STORED_HEAD.unpack_from(data, start)
     )
     topic_start, end = body_start + body_size, start + size
-    if magic != MAGIC_V1 or sys_flag & _UNUSUAL or offset != log_offset + start:
+    if magic != MAGIC_V1 or sys_flag & UNUSUAL or offset != log_offset + start:
         return None
     if body_size < 0 or not topic_start < end <= len(data):
         return None

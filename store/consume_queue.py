@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ..proto.errors import StoreError
 from ..proto.record_run import QUEUE_OFFSET_MAX, Longs
-from .disk import Disk
+from .disk import Buffer, Disk
 from .files import MappedFile, MappedFiles, bytes_of
 from .format.queues import ADDRESS_MAX, BATCH_ENTRY, ENTRY, NOT_COMPACTED, PRE_BLANK_SIZE, leading
 from .format.rows import RowFormat, Rows
@@ -130,14 +130,19 @@ class EntryRow:
 
         Raises StoreFull or DiskFailure: then none of them is added.
         """
+        max_log_end = int(entries["log_offset"][-1]) + int(entries["size"][-1])
+        self.add_encoded(bytes_of(entries), max_log_end)
+
+    def add_encoded(self, entries: Buffer, max_log_end: int) -> None:
+        """Do the same as `add` with the bytes of ENTRIES. MAX_LOG_END: where the record of the last one ends."""
         end = self.files.max_offset
         try:
-            self.files.append(bytes_of(entries))
+            self.files.append(entries)
         except StoreError:
             if self.files.max_offset != end:
                 self.files.truncate(end)
             raise
-        self.max_log_end = int(entries["log_offset"][-1]) + int(entries["size"][-1])
+        self.max_log_end = max_log_end
 
     def replace(self, number: int, entry: Rows) -> None:
         """Write ENTRY over entry NUMBER, which must exist. Raises StoreFull or DiskFailure."""
@@ -381,10 +386,18 @@ class ConsumeQueue(EntryRow):
         entries["log_offset"] = log_offsets
         entries["size"] = sizes
         entries["tags_code"] = tags_codes
+        self._continue_at(first)
+        self.add(entries)
+
+    def append_encoded(self, first: int, entries: bytes, max_log_end: int) -> None:
+        """Do the same as `append` with the bytes of ENTRIES. MAX_LOG_END: where the record of the last one ends."""
+        self._continue_at(first)
+        self.add_encoded(entries, max_log_end)
+
+    def _continue_at(self, first: int) -> None:
         if first != self.end:
             assert not self.files.files, "messages must be consecutive"
             self.begin_at(first)
-        self.add(entries)
 
     def begin_at(self, number: int) -> None:
         """Let the next message of an empty queue get NUMBER.

@@ -4,7 +4,8 @@ Each record gets a queue entry, except prepared and rolled-back transactions. A 
 one only if it is an inner batch (properties INNER_NUM and INNER_BASE). message_index.py describes the index entries.
 Dispatch can be repeated: entries that exist already are recognised and left out.
 
-Small batches, uniform batches and all others have their own methods, because they differ much in cost. If a batch has
+Batches that the C core has read, small ones, uniform ones and all others have their own methods, because they differ
+much in cost. If a batch has
 very many keys, `DeferredIndexing` enters them later.
 
 Not thread-safe: the store's owner calls it.
@@ -13,6 +14,8 @@ Not thread-safe: the store's owner calls it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -88,10 +91,16 @@ class Dispatcher:
         """
         if joined is not None:
             self.dispatch(*joined)
-        elif not self._enter_few(runs):
-            for run in runs:
-                if not (self._enter_few((run,)) or self._enter_alike(run)):
-                    self._enter_columns(run)
+            return
+        for is_small, group in groupby(runs, attrgetter("is_small")):
+            alike = list(group)
+            if not (is_small and self._enter_few(alike)):
+                for run in alike:
+                    self._enter_one(run)
+
+    def _enter_one(self, run: Run) -> None:
+        if not (self._enter_scanned(run) or self._enter_few((run,)) or self._enter_alike(run)):
+            self._enter_columns(run)
 
     def _enter_columns(self, run: Run) -> None:
         """Enter RUN with the general method."""
@@ -135,6 +144,20 @@ class Dispatcher:
             self._queues.find_or_make(topic, queue).append(first, log_offsets, sizes, codes)
         if index is not None and keys:
             index.put_few(keys, runs[0].store_ms)
+        return True
+
+    def _enter_scanned(self, run: Run) -> bool:
+        """Enter RUN if the C core has read it, and if it needs no feature of the general method; return whether."""
+        scanned, index = run.scanned, self._index
+        if scanned is None or run.topic == SCHEDULE_TOPIC or self.index_lags:
+            return False
+        begin = run.end_offset - len(run.records)
+        if index is not None and not index.takes_few(begin, scanned.key_count):
+            return False
+        row = self._queues.find_or_make(run.topic, run.queue)
+        row.append_encoded(run.first, scanned.queue_entries(begin), run.end_offset)
+        if index is not None and scanned.key_count:
+            index.put_scanned(scanned, begin, run.store_ms)
         return True
 
     def _enter_alike(self, run: Run) -> bool:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..proto.errors import CorruptIndex
 from ..proto.record_run import Longs
+from ..proto.scanned import ScannedRecords
 from .disk import Disk
 from .format.index import ENTRY, HEADER, HEADER_SIZE, SLOT, IndexHeader, IndexShape, wrapped
 
@@ -135,6 +136,22 @@ class IndexFile:
             number += 1
         header.end_log_offset, header.end_ms = keys[-1][1], store_ms
         header.next_entry = number
+        self._write_header()
+
+    def put_scanned(self, scanned: ScannedRecords, log_offset: int, store_ms: int) -> None:
+        """Enter the keys of SCANNED, a batch at LOG_OFFSET, as `put` does; not the first keys of a file.
+
+        Raises StoreFull, with nothing changed, if the disk is full.
+        """
+        header = self.header
+        number, count = header.next_entry, scanned.key_count
+        assert 0 < count <= self.room, "more keys than fit into the file"
+        self._open_for_writing(number + count)
+        assert self._map is not None
+        slots, seconds = (HEADER_SIZE, self.slot_count), self._seconds_since(store_ms)
+        header.slots_used += scanned.enter_keys(self._map, slots, number, log_offset, seconds)
+        header.end_log_offset, header.end_ms = log_offset + scanned.last_keyed(), store_ms
+        header.next_entry = number + count
         self._write_header()
 
     def _open_for_writing(self, entries_end: int) -> None:

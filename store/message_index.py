@@ -27,6 +27,7 @@ from ..proto.java_hash import java_hash
 from ..proto.property_ranges import PropertyRanges
 from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer
 from ..proto.record_run import Longs, RunColumns
+from ..proto.scanned import ScannedRecords
 from .disk import Disk, Entry
 from .files import FolderSync, Syncable
 from .format.index import IndexHeader
@@ -156,6 +157,10 @@ class MessageIndex:
     def put_new(self, keys: MessageKeys, log_offsets: Longs, store_ms: int) -> None:
         """Enter KEYS of new records at LOG_OFFSETS; not empty, see `takes_few`. Raises StoreFull."""
         self.files[-1].put_new(keys.hashes, log_offsets[keys.rows], store_ms)
+
+    def put_scanned(self, scanned: ScannedRecords, log_offset: int, store_ms: int) -> None:
+        """Enter the keys of the new batch SCANNED at LOG_OFFSET; it has keys, see `takes_few`. Raises StoreFull."""
+        self.files[-1].put_scanned(scanned, log_offset, store_ms)
 
     def _put(self, hashes: Ints, log_offsets: Longs, store_ms: Longs, now_ms: int) -> IndexFile:
         at = 0

@@ -9,7 +9,6 @@ sections 4.2 and 4.3.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -21,6 +20,7 @@ from ..proto.property_ranges import PropertyRanges
 from ..proto.record import Buffer
 from ..proto.record_run import Longs, RunColumns, as_bytes
 from ..proto.run import UniformRecords
+from ..proto.scanned import key_seeds
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int32]
@@ -77,7 +77,7 @@ def keys_of(
 
 def keys_of_few(values: Sequence[Mapping[bytes, bytes]], topic: str) -> list[tuple[int, int]]:
     """Return hash and row of each key of records of TOPIC with the properties VALUES; as `keys_of` does."""
-    plain, tagged = _seeds(topic)
+    plain, tagged = key_seeds(topic)
     keys: list[tuple[int, int]] = []
     for row, properties in enumerate(values):
         words = [properties.get(b"UNIQ_KEY", b""), *properties.get(b"KEYS", b"").split(b" ")]
@@ -89,7 +89,7 @@ def keys_of_few(values: Sequence[Mapping[bytes, bytes]], topic: str) -> list[tup
 
 def keys_of_alike(alike: UniformRecords, topic: str) -> MessageKeys:
     """Return the keys of the uniform records ALIKE of TOPIC; as `keys_of` does."""
-    plain, tagged = _seeds(topic)
+    plain, tagged = key_seeds(topic)
     kinds: list[int | Ints] = [
         key_hashes(hash_rows(alike.own[name], plain))
         for name in (b"UNIQ_KEY", b"KEYS")
@@ -109,11 +109,6 @@ def keys_of_alike(alike: UniformRecords, topic: str) -> MessageKeys:
             merged[:, place] = kind
         rows[count:].reshape(others, own)[:] = np.arange(1, others + 1)[:, None]
     return MessageKeys(hashes, rows)
-
-
-@lru_cache(maxsize=1024)
-def _seeds(topic: str) -> tuple[int, int]:
-    return java_hash(f"{topic}#"), java_hash(f"{topic}#T#")
 
 
 def _key_hash(value: bytes, seed: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from ...proto.body_run import BodyOrigin, encode_bodies
+from ...proto.body_run import BodyOrigin, encode_bodies, encode_in_core
 from ...proto.clock import Readings, ahead_ms
 from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
@@ -152,6 +152,19 @@ class ProducerBatch:
             self.split_by_broker = _waits(b"".join(strings))
         bodies = [message.body for message in messages]
         flags = [message.sys_flag for message in messages]
+        if not self.split_by_broker and isinstance(self.ids, UniqueIdRow):
+            topic, _, number = self.queue
+            found = encode_in_core(
+                BodyOrigin(topic, number, born_ms, identity.host),
+                bodies,
+                self.ids,
+                strings=strings,
+                first_extra=self._sequence_property(identity.producer_id, 0, len(bodies)),
+                sys_flags=flags if any(flags) else None,
+            )
+            if found is not None:
+                self.records, self.sizes = found
+                return
         alike = len(messages) >= _COLUMN_MIN and not self.split_by_broker and len(set(strings)) == 1
         if alike and isinstance(self.ids, UniqueIdRow):
             topic, _, number = self.queue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,16 @@ from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.record import Host, Record, decode_record, encode_record, encode_run
 from pocketmq.proto.record_run import RunColumns, parse_run, walk
 from pocketmq.proto.run import FEW_MAX, Run, check_run, stamp, stored_runs
+
+from ..c_core import pure_code
+
+
+@pytest.fixture(autouse=True, scope="module")
+def python_code() -> Iterator[None]:
+    """The C core reads no batch: test_speedups.py compares it with what is tested here."""
+    with pure_code():
+        yield
+
 
 HOSTS = [Host.parse("127.0.0.1", 5000), Host.parse("::1", 5000)]
 STORE = Host.parse("10.1.2.3", 8081)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 
-from pocketmq.proto import run as runs
+from pocketmq.proto import run as runs, speedups
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.record import encode_run
 from pocketmq.proto.record_run import RunColumns
 from pocketmq.proto.run import FEW_MAX, Run, UniformRecords, check_run, stamp
 from pocketmq.store.message_keys import keys_of, keys_of_alike
 
+from ..c_core import need_core, pure_code
 from ..runs import BORN, Hand, open_store
 
+CORE = speedups.core
 COUNT = FEW_MAX + 3
 STORE = BORN
 #: Property strings with a place for what each record has of its own.
@@ -38,6 +40,13 @@ OTHER_PATTERNS = [
     "UNIQ_KEY{}\x01a\x02",
     "KEYS\x01" + "long" * 130 + "{}\x02",
 ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def python_code() -> Iterator[None]:
+    """The C core reads no batch, unless a test asks for it."""
+    with pure_code():
+        yield
 
 
 def encoded(
@@ -164,31 +173,52 @@ def test_a_change_of_any_byte_of_any_record_is_refused_or_stored_alike() -> None
             )
 
 
-def test_both_ways_leave_the_same_bytes_in_a_store(tmp_path: Path) -> None:
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".json" and path.name not in ("lock", "abort")
+    }
+
+
+def fill(folder: Path, made: Callable[[bytes, Sequence[int], str, int], Run]) -> list[str]:
+    """Store batches of each pattern, each checked by MADE, in FOLDER; return the results."""
     now = Hand()
-    stores = [
-        open_store(tmp_path / name, now_ms=now, index_entries=120, index_slots=7)
-        for name in ("alike", "columns")
-    ]
-    for pattern in (*PATTERNS, *PATTERNS):
+    store = open_store(folder, now_ms=now, index_entries=120, index_slots=7)
+    results = []
+    for pattern in (*PATTERNS, *OTHER_PATTERNS, *PATTERNS):
         now.now_ms += 700
         whole = encoded(pattern, [5] * COUNT, "PRODUCER_SEQUENCE\x017:0:0:19\x02")
-        found = [
-            repr(store.append_many([made(*whole, "T", 3), made(*whole, "T", 3)]))
-            for store, made in zip(stores, (check_run, by_columns), strict=True)
-        ]
-        assert found[0] == found[1]
-    for store in stores:
-        store.close()
+        small = encoded(pattern, [7, 9])
+        runs = [made(*whole, "T", 3), made(*small, "T", 3), made(*whole, "T", 3)]
+        results.append(repr(store.append_many(runs)))
+    store.close()
+    return results
 
-    files = [
-        {
-            str(path.relative_to(folder)): path.read_bytes()
-            for path in folder.rglob("*")
-            if path.is_file() and path.suffix != ".json" and path.name not in ("lock", "abort")
-        }
-        for folder in (tmp_path / "alike", tmp_path / "columns")
-    ]
+
+def assert_same_files(one: Path, other: Path) -> None:
+    files = files_below(one), files_below(other)
     assert any(name.startswith("index") for name in files[0])
     assert files[0].keys() == files[1].keys()
     assert [name for name in files[0] if files[0][name] != files[1][name]] == []
+
+
+def test_both_ways_leave_the_same_bytes_in_a_store(tmp_path: Path) -> None:
+    assert fill(tmp_path / "alike", check_run) == fill(tmp_path / "columns", by_columns)
+
+    assert_same_files(tmp_path / "alike", tmp_path / "columns")
+
+
+def test_the_c_core_leaves_the_same_bytes_in_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pure = fill(tmp_path / "pure", check_run)
+    monkeypatch.setattr(speedups, "core", CORE or need_core())
+
+    def scanned(*batch: Any) -> Run:
+        run = check_run(*batch)
+        assert run.scanned is not None
+        return run
+
+    assert fill(tmp_path / "core", scanned) == pure
+    assert_same_files(tmp_path / "core", tmp_path / "pure")

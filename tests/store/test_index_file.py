@@ -1,6 +1,7 @@
 """An index file holds, byte for byte, what Apache's puts leave, and finds what they find."""
 
 import struct
+from array import array
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from pocketmq.proto.errors import CorruptIndex
+from pocketmq.proto.scanned import ScannedRecords
 from pocketmq.store import index_file
 from pocketmq.store.format.index import IndexHeader, index_file_size
 from pocketmq.store.index_check import check_index_file
 from pocketmq.store.index_file import IndexFile
 from pocketmq.store.message_keys import key_hashes
 from pocketmq.store.os_disk import OsDisk
+
+from ..c_core import need_core
 
 SLOTS = 7
 ENTRIES = 40
@@ -255,3 +259,33 @@ def test_the_hash_without_an_absolute_value_is_stored_as_zero() -> None:
     hashes = np.array([-(1 << 31), -5, 0, 7, (1 << 31) - 1], np.int32)
 
     assert key_hashes(hashes).tolist() == [0, 5, 0, 7, (1 << 31) - 1]
+
+
+@given(
+    runs=st.lists(st.lists(keys, min_size=1, max_size=9), min_size=1, max_size=4),
+    garbage=slot_garbage,
+)
+def test_the_c_core_enters_keys_as_the_python_code_does(
+    tmp_path_factory: pytest.TempPathFactory, runs: list[list[Key]], garbage: list[int]
+) -> None:
+    core = need_core()
+    files = [new_file(tmp_path_factory.mktemp(name)) for name in ("core", "python")]
+    for file in files:
+        put_all(file, [(1, 50, 1_700_000_000_000)])
+        file.mapping.write(40, struct.pack(f">{SLOTS}i", *garbage))
+    for run in runs:
+        hashes, offsets, times = zip(*run, strict=True)
+        columns = array("q", hashes).tobytes(), array("q", range(len(run))).tobytes()
+        starts = array("q", offsets).tobytes()
+        scanned = ScannedRecords(core, (starts, starts, 1, 1, *columns, None, False, 0, 0))
+        if len(run) > files[0].room:
+            break
+
+        files[0].put_scanned(scanned, 1_000, times[-1])
+        files[1].put_new(np.array(hashes, np.int32), np.array(offsets, np.int64) + 1_000, times[-1])
+
+    size = index_file_size(SLOTS, ENTRIES)
+    assert files[0].mapping.read(0, size) == files[1].mapping.read(0, size)
+    assert files[0].header == files[1].header
+    for file in files:
+        file.delete()

@@ -51,6 +51,11 @@ _VARIABLES: Final = {
         "the site of the release; none in a checkout",
         "Address of the documentation that errors refer to (`error.doc_url`).",
     ),
+    "POCKETMQ_PURE": (
+        "clients, servers, commands, and the installation",
+        "not set",
+        "Any value: the Python code runs instead of the C core (see Installation). While you install: do not build it.",
+    ),
     "POCKETMQ_INSECURE": (
         "servers",
         "not set",
