@@ -1,5 +1,6 @@
 # make demo   run the main job on real data          make test   install and run the tests
 # make unit   the tests without processes: a minute        make test-all  besides, those that take minutes, as CI does
+# make pure   the same tests with the Python code in place of the C core
 # make install  the command, .venv/bin/pocketmq, without what development needs
 # make dev    install for development                make check  format, lint, types, imports
 # make dev-core  install what `make unit` and `make check` need: no Spark, no browser, no frameworks
@@ -33,22 +34,22 @@ BIN := $(VENV)/bin
 CORE := $(if $(wildcard $(VENV)/.dev),$(VENV)/.dev,$(if $(wildcard $(VENV)/.dev-core),$(VENV)/.dev-core,$(VENV)/.dev))
 
 # Tests compile each module once, for all processes that they start, also where the environment would have none keep it.
-test unit test-long test-all campaign interop grpcio: export PYTHONDONTWRITEBYTECODE :=
+test unit pure test-long test-all campaign interop grpcio: export PYTHONDONTWRITEBYTECODE :=
 
 # Tests keep their stores in memory if it has enough space: they do not test the speed of a disk, and many wait for it. The
 # largest tests of all have some gigabytes at once.
 in_memory = $(shell [ "$$(df -P -k /dev/shm 2>/dev/null | awk 'END { print int($$4) }')" -gt $(1)000000 ] && echo /dev/shm)
-unit: export PYTEST_DEBUG_TEMPROOT := $(call in_memory,2)
+unit pure: export PYTEST_DEBUG_TEMPROOT := $(call in_memory,2)
 test test-long: export PYTEST_DEBUG_TEMPROOT := $(call in_memory,8)
 campaign: simulated := $(addprefix TMPDIR=,$(call in_memory,8))
 
-.PHONY: demo install test unit test-long test-all dev dev-core check check-style check-mypy check-pyright bench campaign mutants interop structure demo-svg prose call-paths reference grpcio proto proto-check sync site site-version clean
+.PHONY: demo install test unit pure test-long test-all dev dev-core check check-style check-mypy check-pyright bench campaign mutants interop structure demo-svg prose call-paths reference grpcio proto proto-check sync site site-version clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
 
 install: $(VENV)/.demo
-	@echo "installed: $(BIN)/pocketmq (start with: $(BIN)/pocketmq serve)"
+	@echo "installed: $(BIN)/pocketmq, $$($(BIN)/python -c 'from pocketmq.proto import speedups; print(speedups.described())') (start with: $(BIN)/pocketmq serve)"
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long"
@@ -58,6 +59,10 @@ test: $(VENV)/.dev
 unit: $(CORE)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not (processes or java or spark or campaign or slow or long)" \
 	  --hypothesis-profile quick tests/repository tests/proto tests/store tests/nameserver tests/broker tests/client
+
+pure: $(CORE)
+	POCKETMQ_PURE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q --hypothesis-profile quick \
+	  -m "not (processes or java or spark or campaign or slow or long)" tests/proto tests/store tests/broker tests/client
 
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "long and not alone"
@@ -93,6 +98,7 @@ campaign: $(VENV)/.dev
 	$(BIN)/python -m tests.crash.idempotence_campaign --kills 50
 	$(BIN)/python -m tests.crash.fault_campaign
 	$(BIN)/python -m tests.crash.crash_matrix --seeds 3 --any 4
+	$(BIN)/python -m tests.proto.core_campaign --seconds 600
 	$(BIN)/python -m tests.proto.http2.honest_campaign --times 100000
 	$(BIN)/python -m tests.simulation.replica_campaign --walks 10000 --mutant-walks 20000 --depth 40
 	$(simulated) $(BIN)/python -m tests.simulation.broker_campaign --seeds 10000
@@ -135,18 +141,21 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 
+# An installation builds the C core, where a C compiler is.
+BUILT_FROM := pyproject.toml setup.py proto/_speedups.c
+
 # An editable installation warns of itself each time, whatever the project does.
 $(VENV)/.demo $(VENV)/.dev: export PYTHONWARNINGS := ignore:::setuptools.command.editable_wheel
 
-$(VENV)/.demo: pyproject.toml | $(BIN)/python
+$(VENV)/.demo: $(BUILT_FROM) | $(BIN)/python
 	PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install --quiet -e .
 	touch $@
 
-$(VENV)/.dev: pyproject.toml | $(BIN)/python
+$(VENV)/.dev: $(BUILT_FROM) | $(BIN)/python
 	PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install --quiet -e . --group dev
 	touch $@ $(VENV)/.demo
 
-$(VENV)/.dev-core: pyproject.toml | $(BIN)/python
+$(VENV)/.dev-core: $(BUILT_FROM) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e . --group dev-core
 	touch $@ $(VENV)/.demo
 

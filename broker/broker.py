@@ -23,6 +23,7 @@ from random import Random, SystemRandom
 from typing import Final, NamedTuple
 
 from .. import __version__
+from ..proto import speedups
 from ..proto.access.audit import Audit
 from ..proto.access.files import WatchedUsers, signing, watched_users
 from ..proto.access.guard import Guard, noticing
@@ -665,6 +666,7 @@ class Broker:
             broker_id=self._broker_id,
             address=self.address,
             version=__version__,
+            code=speedups.running(),
             started_ms=self._started_ms,
             min_log_offset=store.min_log_offset,
             max_log_offset=store.max_log_offset,

@@ -136,7 +136,7 @@ static Properties read_properties(const uint8_t *p, const uint8_t *end, const Ra
             else if (is(name, "TAGS", 4)) found.tags = value;
             for (Py_ssize_t i = 0; i < hint_count && !found.special; i++) found.special = contains(name, hints[i]);
         }
-        p = stop + 1;
+        p = stop < end ? stop + 1 : end;
     }
     return found;
 }
@@ -153,7 +153,7 @@ static int add_words(Keys *keys, Range words, uint32_t seed, Py_ssize_t row)
             int added = add_key(keys, word, seed, row);
             if (added != 1) return added;
         }
-        p = stop + 1;
+        p = stop < end ? stop + 1 : end;
     }
     return 1;
 }
@@ -299,7 +299,7 @@ static PyObject *stamp(PyObject *module, PyObject *args)
             if (start < 0 || start > view.len - HEAD) break;
             put64(data + start + 20, (uint64_t)first + (uint64_t)row);
             put64(data + start + 28, (uint64_t)log_offset + (uint64_t)start);
-            memcpy(data + start + 56, stamped.buf, STAMP);
+            memmove(data + start + 56, stamped.buf, STAMP);
         }
     if (stamped.len != STAMP || starts.len % 8 || row < count)
         PyErr_SetString(PyExc_ValueError, "a record is outside the buffer, or STAMPED has not 16 bytes");
@@ -504,6 +504,7 @@ static PyObject *encode(PyObject *module, PyObject *args)
         total -= parts.size;
         p = put_record(p, &batch, row, &parts, (uint32_t)flag);
     }
+    if (total) goto none;
     found = PyTuple_Pack(2, records, sizes);
     goto end;
 none:

@@ -112,7 +112,7 @@ def encode_in_core(
     magic, topic_part = topic_field(origin.topic)
     head = record_head(magic, origin.queue, origin.born_timestamp_ms, origin.born_host)
     return core.encode(
-        (head, topic_part, ids.head, ids.first_counter, first_extra),
+        (head, topic_part, ids.head, ids.first & 0xFFFFFFFF, first_extra),
         bodies if isinstance(bodies, list) else list(bodies),
         origin.properties if strings is None else strings,
         None if keys is None else list(keys),

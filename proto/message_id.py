@@ -89,13 +89,13 @@ class UniqueIds:
 
 
 class UniqueIdRow(Sequence[bytes]):
-    """COUNT ids in ASCII that differ only in their counter, which starts at FIRST; HEAD is the part before it."""
+    """COUNT ids in ASCII that differ only in their counter, FIRST modulo 2^32 and on; HEAD is the part before it."""
 
-    __slots__ = ("_count", "_first", "head")
+    __slots__ = ("_count", "first", "head")
 
     def __init__(self, head: bytes, first: int, count: int) -> None:
         self.head = head
-        self._first = first
+        self.first = first
         self._count = count
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class UniqueIdRow(Sequence[bytes]):
     @overload
     def __getitem__(self, index: slice) -> UniqueIdRow: ...
     def __getitem__(self, index: int | slice) -> bytes | UniqueIdRow:
-        numbers = range(self._first, self._first + self._count)[index]
+        numbers = range(self.first, self.first + self._count)[index]
         if isinstance(numbers, int):
             return b"%s%08X" % (self.head, numbers & 0xFFFFFFFF)
         if numbers.step != 1:
@@ -114,20 +114,15 @@ class UniqueIdRow(Sequence[bytes]):
         return UniqueIdRow(self.head, numbers.start, len(numbers))
 
     def __iter__(self) -> Iterator[bytes]:
-        head, first = self.head, self._first
+        head, first = self.head, self.first
         for number in range(first, first + self._count):
             yield b"%s%08X" % (head, number & 0xFFFFFFFF)
-
-    @property
-    def first_counter(self) -> int:
-        """The counter of the first id, as its digits show it."""
-        return self._first & 0xFFFFFFFF
 
     def digits(self) -> NDArray[np.uint8]:
         """Return the counters of the ids: one row of COUNTER_DIGITS digits per id."""
         import numpy as np
 
-        numbers = np.arange(self._first, self._first + self._count, dtype=np.int64)
+        numbers = np.arange(self.first, self.first + self._count, dtype=np.int64)
         octets = (numbers & 0xFFFFFFFF).astype(">u4").view(np.uint8)
         return _hex_digits()[octets].view(np.uint8).reshape(self._count, COUNTER_DIGITS)
 

@@ -472,7 +472,8 @@ def check_run(data: bytes, sizes: Sequence[int], topic: str, queue: int) -> Run:
     Raises InvalidRecord (with field, index and value) or MessageTooLarge. Fields that the broker sets are not checked:
     they are overwritten.
     """
-    scanned = scan(data, sizes, topic, queue)
+    # The Python code reads a single record faster.
+    scanned = scan(data, sizes, topic, queue) if len(sizes) > 1 else None
     if scanned is not None:
         return Run(topic=topic, queue=queue, records=data, alike=scanned)
     sizes = list(sizes)

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 #: Records with one of these bits are not standard.
 UNUSUAL: Final = SYS_TRANSACTION | SYS_BORN_V6 | SYS_STORE_V6 | SYS_NEEDS_UNWRAP | SYS_INNER_BATCH
-#: A single record is read faster by Python code.
-_LEAST: Final = 2
 #: The core enters this many keys in about a millisecond.
 _KEYS_MAX: Final = 1 << 15
 _TYPES: Final = (DELAY, TRANSACTION_PREPARED, LITE_TOPIC, PRIORITY, SHARDING_KEY)
@@ -132,7 +130,7 @@ class ScannedRecords:
 def scan(data: bytes, sizes: Sequence[int], topic: str, queue: int) -> ScannedRecords | None:
     """Return the records of SIZES in DATA, for TOPIC and QUEUE, if the core can read all of them."""
     core = speedups.core
-    if core is None or len(sizes) < _LEAST:
+    if core is None:
         return None
     magic, field, seeds = _of_topic(topic)
     if magic != MAGIC_V1:

@@ -99,3 +99,8 @@ core, why_pure = _load()
 def running() -> Kind:
     """Return which code runs."""
     return "pure" if core is None else "core"
+
+
+def described() -> str:
+    """Return which code runs, and why if it is the Python code."""
+    return f"pure Python ({why_pure})" if core is None else "C core"

@@ -386,18 +386,18 @@ class ConsumeQueue(EntryRow):
         entries["log_offset"] = log_offsets
         entries["size"] = sizes
         entries["tags_code"] = tags_codes
-        self._continue_at(first)
-        self.add(entries)
-
-    def append_encoded(self, first: int, entries: bytes, max_log_end: int) -> None:
-        """Do the same as `append` with the bytes of ENTRIES. MAX_LOG_END: where the record of the last one ends."""
-        self._continue_at(first)
-        self.add_encoded(entries, max_log_end)
-
-    def _continue_at(self, first: int) -> None:
+        max_log_end = int(entries["log_offset"][-1]) + int(entries["size"][-1])
         if first != self.end:
             assert not self.files.files, "messages must be consecutive"
             self.begin_at(first)
+        self.add_encoded(bytes_of(entries), max_log_end)
+
+    def append_encoded(self, first: int, entries: bytes, max_log_end: int) -> None:
+        """Do the same as `append` with the bytes of ENTRIES. MAX_LOG_END: where the record of the last one ends."""
+        if first != self.end:
+            assert not self.files.files, "messages must be consecutive"
+            self.begin_at(first)
+        self.add_encoded(entries, max_log_end)
 
     def begin_at(self, number: int) -> None:
         """Let the next message of an empty queue get NUMBER.

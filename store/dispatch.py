@@ -94,13 +94,13 @@ class Dispatcher:
             return
         for is_small, group in groupby(runs, attrgetter("is_small")):
             alike = list(group)
-            if not (is_small and self._enter_few(alike)):
-                for run in alike:
-                    self._enter_one(run)
-
-    def _enter_one(self, run: Run) -> None:
-        if not (self._enter_scanned(run) or self._enter_few((run,)) or self._enter_alike(run)):
-            self._enter_columns(run)
+            if is_small and self._enter_few(alike):
+                continue
+            for run in alike:
+                if not (
+                    self._enter_scanned(run) or self._enter_few((run,)) or self._enter_alike(run)
+                ):
+                    self._enter_columns(run)
 
     def _enter_columns(self, run: Run) -> None:
         """Enter RUN with the general method."""

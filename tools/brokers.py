@@ -43,7 +43,7 @@ def _print(broker: BrokerDescription) -> None:
     print_pairs(
         {
             "broker": f"{broker.broker_name} of {broker.cluster}, id {broker.broker_id}, {broker.address}",
-            "version": broker.version,
+            "version": f"{broker.version} ({broker.code})" if broker.code else broker.version,
             "started": instant(broker.started_ms),
             **({"clock": f"virtual, at {instant(broker.now_ms)}"} if broker.virtual_clock else {}),
             **(

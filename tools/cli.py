@@ -22,6 +22,7 @@ import click
 from click.shell_completion import shell_complete
 
 from .. import __version__
+from ..proto import speedups
 from ..proto.errors import (
     ConfigError,
     ConnectionLost,
@@ -166,7 +167,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, name or configuration, 3 not found,
 \b
 If servers have users, set POCKETMQ_USER, and POCKETMQ_SECRET or POCKETMQ_SECRET_FILE (a file with the secret).""",
 )
-@click.version_option(__version__, prog_name="pocketmq", message="%(prog)s %(version)s")
+@click.version_option(
+    __version__, prog_name="pocketmq", message=f"%(prog)s %(version)s ({speedups.running()})"
+)
 def cli() -> None:
     """A message broker with the store format of Apache RocketMQ.
 

@@ -19,6 +19,7 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from ... import __version__
+from ...proto import speedups
 from ...proto.access.audit import Audit
 from ...proto.access.files import signing, watched_users
 from ...proto.access.guard import noticing
@@ -265,6 +266,7 @@ class ClientPort:
             broker_id=self._id,
             address=self.address,
             version=__version__,
+            code=speedups.running(),
             started_ms=self._started_ms,
             writable=False,
             not_writable_because=f"this replica is a follower, {where}",

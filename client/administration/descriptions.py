@@ -160,6 +160,8 @@ class BrokerDescription:
     """Epoch of the replica set; 0: the broker has no replicas."""
     in_sync: int
     """Replicas that are in sync, the master included; 0: the broker has no replicas."""
+    code: str
+    """Which code reads and encodes batches: `core` (the C core) or `pure` (Python); empty: an older broker."""
 
 
 def topic_description(

@@ -606,7 +606,7 @@ class BrokerStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class BrokerStatusReply(_message.Message):
-    __slots__ = ("cluster", "broker_name", "broker_id", "address", "version", "started_ms", "min_log_offset", "max_log_offset", "flushed_offset", "dispatched_offset", "disk_used_ratio", "store_path", "recovery", "rss_bytes", "cpu_seconds", "writable", "not_writable_because", "delayed_waiting", "transactions_open", "now_ms", "virtual_clock", "epoch", "in_sync", "confirm_offset")
+    __slots__ = ("cluster", "broker_name", "broker_id", "address", "version", "started_ms", "min_log_offset", "max_log_offset", "flushed_offset", "dispatched_offset", "disk_used_ratio", "store_path", "recovery", "rss_bytes", "cpu_seconds", "writable", "not_writable_because", "delayed_waiting", "transactions_open", "now_ms", "virtual_clock", "epoch", "in_sync", "confirm_offset", "code")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -631,6 +631,7 @@ class BrokerStatusReply(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     IN_SYNC_FIELD_NUMBER: _ClassVar[int]
     CONFIRM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     broker_name: str
     broker_id: int
@@ -655,7 +656,8 @@ class BrokerStatusReply(_message.Message):
     epoch: int
     in_sync: int
     confirm_offset: int
-    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., started_ms: _Optional[int] = ..., min_log_offset: _Optional[int] = ..., max_log_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., disk_used_ratio: _Optional[float] = ..., store_path: _Optional[str] = ..., recovery: _Optional[str] = ..., rss_bytes: _Optional[int] = ..., cpu_seconds: _Optional[float] = ..., writable: _Optional[bool] = ..., not_writable_because: _Optional[str] = ..., delayed_waiting: _Optional[int] = ..., transactions_open: _Optional[int] = ..., now_ms: _Optional[int] = ..., virtual_clock: _Optional[bool] = ..., epoch: _Optional[int] = ..., in_sync: _Optional[int] = ..., confirm_offset: _Optional[int] = ...) -> None: ...
+    code: str
+    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., started_ms: _Optional[int] = ..., min_log_offset: _Optional[int] = ..., max_log_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., disk_used_ratio: _Optional[float] = ..., store_path: _Optional[str] = ..., recovery: _Optional[str] = ..., rss_bytes: _Optional[int] = ..., cpu_seconds: _Optional[float] = ..., writable: _Optional[bool] = ..., not_writable_because: _Optional[str] = ..., delayed_waiting: _Optional[int] = ..., transactions_open: _Optional[int] = ..., now_ms: _Optional[int] = ..., virtual_clock: _Optional[bool] = ..., epoch: _Optional[int] = ..., in_sync: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., code: _Optional[str] = ...) -> None: ...
 
 class RecallRequest(_message.Message):
     __slots__ = ("topic", "handle")

@@ -154,7 +154,13 @@ def test_replicas_are_those_of_the_set_and_speak_to_each_other() -> None:
         assert options["--replica-set"] == services["replica-set"]["command"][2]
         assert services[f"replica-{one}"]["healthcheck"]["test"][-1].endswith(options["--port"])
     assert len(made) == 3
-    assert "'/source[replication]'" in instructions("RUN")[0]
+    assert "/wheels/pocketmq-*.whl)[replication]" in instructions("RUN")[-1]
+
+
+def test_the_image_has_the_c_core() -> None:
+    build, _ = instructions("RUN")
+
+    assert "POCKETMQ_CORE=1 pip wheel" in build
 
 
 def test_services_depend_on_services_that_start_with_them_and_on_volumes_that_there_are() -> None:

@@ -93,6 +93,31 @@ def test_the_package_is_built_with_its_addresses_and_checked() -> None:
     )
     assert "python -m twine check --strict dist/*" in lines
     assert "actions/upload-artifact" in actions(build)
+    (step,) = (step for step in build["steps"] if step.get("run") == "python -m build")
+    assert step["env"] == {"POCKETMQ_PURE": "1"}, "an index refuses wheels of this machine alone"
+
+
+def test_wheels_with_the_core_are_built_and_published_with_the_others() -> None:
+    wheels = workflow("package")["jobs"]["wheels"]
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["cibuildwheel"]
+
+    lines = commands(wheels).splitlines()
+    assert lines.index('python .github/addresses.py "$REPOSITORY_URL" "$SITE_URL"') < lines.index(
+        "python -m cibuildwheel --output-dir dist"
+    )
+    assert settings["environment"] == {"POCKETMQ_CORE": "1"}, "a wheel without it is none of these"
+    assert "assert speedups.core" in settings["test-command"]
+    names = [
+        step["with"]["name"]
+        for job in workflow("package")["jobs"].values()
+        for step in job.get("steps", ())
+        if step.get("uses", "").startswith("actions/upload-artifact")
+        and "dist" in step["with"]["path"]
+    ]
+    assert names == ["dist", "dist-${{ matrix.machine }}"]
+    for job in (workflow("package")["jobs"]["try"], workflow("release")["jobs"]["index"]):
+        (step,) = (one for one in job["steps"] if "download-artifact" in one.get("uses", ""))
+        assert step["with"] == {"pattern": "dist*", "path": "dist/", "merge-multiple": True}
 
 
 def test_the_wheel_is_tried_on_each_python_that_the_project_names() -> None:
@@ -105,8 +130,11 @@ def test_the_wheel_is_tried_on_each_python_that_the_project_names() -> None:
     ]
 
     assert job["strategy"]["matrix"]["python"] == named
-    assert "pip install dist/*.whl" in commands(job)
-    assert ".github/try-installed" in commands(job)
+    assert "pip install dist/*manylinux*x86_64.whl" in commands(job)
+    assert "--no-deps dist/*-none-any.whl" in commands(job)
+    assert ".github/try-installed core" in commands(job)
+    assert ".github/try-installed pure" in commands(job)
+    assert "CC=/nowhere/cc python -m pip install" in commands(job), "no compiler is needed"
     assert os.access(ROOT / ".github" / "try-installed", os.X_OK)
 
 

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ import click
 import pytest
 
 from pocketmq import __version__
+from pocketmq.proto import speedups
 from pocketmq.proto.errors import (
     BY_NAME,
     ConfigError,
@@ -29,7 +31,17 @@ from ..recorded import recorded_store
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["--version"]) == 0
-    assert capsys.readouterr().out == f"pocketmq {__version__}\n"
+    assert capsys.readouterr().out == f"pocketmq {__version__} ({speedups.running()})\n"
+
+
+@pytest.mark.processes
+def test_the_version_tells_that_the_python_code_runs() -> None:
+    environment = {**os.environ, speedups.VARIABLE: "1"}
+    words = [sys.executable, "-m", "pocketmq", "--version"]
+
+    told = subprocess.check_output(words, text=True, env=environment)
+
+    assert told == f"pocketmq {__version__} (pure)\n"
 
 
 @pytest.mark.processes

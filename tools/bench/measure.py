@@ -18,6 +18,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from ...proto import speedups
+
 MIB: Final = 1 << 20
 #: Of official clients; best known first: the aims are for Java.
 LANGUAGES: Final = ("java", "go", "node", "python", "rust")
@@ -140,14 +142,14 @@ def own_cpu_seconds() -> float:
 
 
 def machine() -> str:
-    """Return the processors and the Python of this machine, and its load: others may use the same cores."""
+    """Return the processors, the Python and the code that runs, and the load: others may use the same cores."""
     cores, model = len(os.sched_getaffinity(0)), ""
     with suppress(OSError):
         found = re.search(r"(?m)^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text("utf-8"))
         model = f" ({found[1].strip()})" if found else ""
     return (
         f"{cores} core{'s' * (cores > 1)}{model}, {platform.python_implementation()} {platform.python_version()},"
-        f" load before the run {os.getloadavg()[0]:.1f}"
+        f" {speedups.described()}, load before the run {os.getloadavg()[0]:.1f}"
     )
 
 

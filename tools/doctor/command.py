@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from ...proto import speedups
 from ...proto.clock import SystemClock
 from ...store.file_sizes import settings_of
 from ...store.os_disk import OsDisk
@@ -47,7 +48,7 @@ def doctor(
     chosen = settings_of(OsDisk(), store, broker_settings(settings))
     diagnosis = diagnose(store, chosen, SystemClock().unix_ms(), crash=what_if == "crash")
     if as_json:
-        print_json(diagnosis.to_json())
+        print_json(diagnosis.to_json() | {"code": speedups.running()})
     else:
         print_diagnosis(diagnosis)
     if not diagnosis.is_safe:

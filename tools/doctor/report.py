@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ...proto import speedups
 from ...proto.time_text import format_instant
 from ..counted import counted
 from ..output import print_table
@@ -58,6 +59,7 @@ def _now(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"     {counted(evidence.expired, 'queue entry')} of messages whose log files were deleted"
     for note in evidence.notes:
         yield f"     {note}"
+    yield f"code: {speedups.described()}"
     cut = diagnosis.power_cut
     if diagnosis.what_if or diagnosis.abort_present:
         risk = "not known" if cut.messages is None else counted(cut.messages, "message")

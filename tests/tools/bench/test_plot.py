@@ -156,5 +156,6 @@ def test_the_machine_is_described_with_its_load(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
 
     assert re.fullmatch(
-        r"1 core( \(.+\))?, CPython 3\.\d+\.\d+\S*, load before the run 2\.2", measure.machine()
+        r"1 core( \(.+\))?, CPython 3\.\d+\.\d+\S*, (C core|pure Python \(.+\)), load before the run 2\.2",
+        measure.machine(),
     )

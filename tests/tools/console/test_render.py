@@ -30,6 +30,7 @@ LAG = {
 BROKER = {
     "broker_name": "TEXT",
     "version": "TEXT",
+    "code": "TEXT",
     "cluster": "TEXT",
     "started_ms": 1,
     "now_ms": 1,
