@@ -15,6 +15,8 @@
 #                200 failovers of three replicas with a real ZooKeeper, under trouble of every kind
 #                every file of a store is cut short, after a clean stop and after a kill
 #                a Java master is followed, either side killed 20 times
+#                a session is crashed before each of its operations on files, in every way that a crash can leave it
+# make mutants   plant one bug after another in a copy of the sources, and name the test that fails because of it
 # make interop   all scenarios of Apache's own clients, in the languages whose tool chains are there, three times, and once
 #                on grpcio; the Java client while it, or the broker, is held up; Python and Java through ten failovers
 # make structure   measure the structure of the code: each figure with its limit and its goal, and the private words.
