@@ -26,7 +26,7 @@ PLANTED: Final = (
         "store/commit_log.py",
         "if size + BLANK_SIZE > file.room:",
         "if size > file.room:",
-        "tests/store/test_log_file.py",
+        "tests/store/test_commit_log.py",
     ),
     Planted(
         "a failed append leaves a part of its messages",

@@ -289,3 +289,12 @@ def test_the_c_core_enters_keys_as_the_python_code_does(
     assert files[0].header == files[1].header
     for file in files:
         file.delete()
+
+
+def test_the_bounds_of_a_search_by_time_are_inside(tmp_path: Path) -> None:
+    file = new_file(tmp_path)
+    first_ms = 1_700_000_000_000
+    put_all(file, [(5, 100, first_ms), (5, 200, first_ms + 3_000)])
+
+    assert file.find(5, first_ms, first_ms + 3_000, 64) == [200, 100]
+    assert file.find(5, first_ms + 1, first_ms + 2_999, 64) == []
