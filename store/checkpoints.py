@@ -6,8 +6,6 @@ store-format.md, sections 5 and 7.2.
 
 checkpoint:
 
-    0   physicMsgTimestamp     store time of the last record known flushed in the commit log
-    8   logicsMsgTimestamp     store time of the last record whose queue entry was flushed thoroughly
     0   physicMsgTimestamp     store time of the last record known to be flushed in the commit log
     8   logicsMsgTimestamp     store time of the last record whose queue entry was flushed
     16  indexMsgTimestamp      end time of the last full index file that was flushed
