@@ -104,7 +104,7 @@ PLANTED: Final = (
         "store/flush_scheduler.py",
         "if self._verified is not None and self.group.flushed_offset >= self._verified.log_end:",
         "if self._verified is not None:",
-        "tests/crash/test_crash_matrix.py",
+        "tests/store/test_verified.py",
     ),
     Planted(
         "a state file replaces the old one before it is on disk",

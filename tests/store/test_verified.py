@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from pocketmq.store.consume_queues import ConsumeQueues
+from pocketmq.store.recovery.verified import Verified
 
-from ..runs import Hand, bodies_of, make_run, open_store
+from ..runs import Device, Hand, bodies_of, make_run, open_store
 
 _MINUTE_MS = 60_000
 
@@ -52,6 +53,33 @@ def test_before_the_first_minute_everything_is_read(tmp_path: Path) -> None:
 
     assert recovered.recovery.scanned_records == 50
     recovered.close()
+    store.close()
+
+
+def test_nothing_is_noted_before_the_log_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Hand()
+    store = open_store(tmp_path / "store", now_ms=clock)
+    store.tick()
+    store.append(make_run("T", 0, [b"old"] * 50))
+    device = Device()
+    monkeypatch.setattr(store.flusher, "submit", device.submit)
+
+    def noted() -> int:
+        found = Verified.load(store.disk, store.config.own_folder)
+        return 0 if found is None else found.log_end
+
+    for _ in range(3):
+        clock.now_ms += _MINUTE_MS
+        store.tick()
+    assert noted() == 0
+    device.do_next()
+    clock.now_ms += _MINUTE_MS
+    store.tick()
+
+    assert noted() == store.max_log_offset
+    monkeypatch.undo()
     store.close()
 
 
