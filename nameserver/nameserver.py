@@ -20,6 +20,8 @@ from ..proto.access.method_rules import NAME_SERVER
 from ..proto.carriers import Http2Carrier
 from ..proto.clock import Clock
 from ..proto.errors import ConfigError
+from ..proto.remoting.refusal import refuse_for_users
+from ..proto.remoting.server import RemotingProtocol
 from ..proto.rpc import Carrier, Certificate, Limits, MakeCarrier, MethodTable
 from ..proto.rpc.listening import connections_fitting
 from ..proto.services.health_service import HealthService
@@ -27,6 +29,7 @@ from ..proto.services.port_services import PortServices
 from ..proto.services.settings import LiveSettings, SettingsService
 from ..proto.tls import read_authorities, read_certificate
 from .config import NameServerConfig
+from .remoting import RemotingRoutes
 from .route_table import RouteTable
 from .service import NameServerService
 
@@ -91,6 +94,8 @@ class NameServer:
         certificate = ShownCertificate(config)
         make = make_carrier or partial(_make_carrier, config, certificate)
         carrier = make([served], limits=limits)
+        if config.remoting and isinstance(carrier, Http2Carrier):
+            carrier.speak(_remoting(table, users is not None, limits.half_sent_bytes_server, clock))
         return cls(config, table, carrier, services.health, clock, certificate, users)
 
     @property
@@ -148,6 +153,13 @@ class NameServer:
                     broker.address,
                     self._config.broker_expiry_ms,
                 )
+
+
+def _remoting(table: RouteTable, has_users: bool, bytes_max: int, clock: Clock) -> RemotingProtocol:
+    """Return the remoting protocol over TABLE; with users, all requests are refused."""
+    handlers = RemotingRoutes(table).handlers()
+    check = refuse_for_users if has_users else None
+    return RemotingProtocol(handlers, bytes_max=bytes_max, now_ms=clock.now_ms, check=check)
 
 
 class ShownCertificate:

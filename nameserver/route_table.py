@@ -328,6 +328,14 @@ class RouteTable:
             topic for topic in self._holders if topic not in own and not is_system_topic(topic)
         )
 
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        """Return the names of all topics that a live broker of CLUSTER has, sorted."""
+        topics: set[str] = set()
+        for speaker in self._speakers.values():
+            if speaker.cluster == cluster and speaker.topics is not None:
+                topics.update(speaker.topics)
+        return sorted(topics)
+
     def _queues(self, name: str, topic: str) -> TopicQueues:
         """Return the queues of TOPIC on the brokers NAME; without a master no client may write to them."""
         speaker = self._speakers[name]

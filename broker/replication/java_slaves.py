@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ...proto.errors import ConfigError, PocketMQError
-from ...proto.remoting import NOT_SUPPORTED, REQUEST_MAX, RemotingCommand, RequestCode, encode
-from ...proto.remoting_client import read_command
+from ...proto.remoting.client import read_command
+from ...proto.remoting.codes import NOT_SUPPORTED, RequestCode
+from ...proto.remoting.command import REQUEST_MAX, RemotingCommand, encode
 from ...proto.slave_protocol import ClassicReports, classic_frame
 from ...store.format import state_tables
 from ...store.format.java_json import Json, render

@@ -33,6 +33,7 @@ from .errors import Describe, RpcError, RpcFailure, described
 from .limits import ConnectionLimits, Limits
 from .listening import BACKLOG, Certificate, listen
 from .methods import MethodTable
+from .other_protocol import OtherProtocol
 from .pages import Page
 from .served import Served
 from .server_link import ServerLink, loop_ms
@@ -99,6 +100,7 @@ class Server:
             describe or self.describe,
             released=self._plan_to_give_back,
         )
+        self.other: OtherProtocol | None = None
         self._is_giving_back = False
         #: All connections read into this buffer, and empty it at once.
         self.large_view = memoryview(bytearray(LARGE_READ_BYTES))
@@ -131,6 +133,10 @@ class Server:
             server = await self.loop.create_server(self._accept, sock=socket, backlog=BACKLOG)
             self._servers.append(server)
         return bound
+
+    def speak(self, other: OtherProtocol | None) -> None:
+        """Serve the protocol OTHER too, on new connections from now on; None: HTTP only."""
+        self.other = other
 
     async def replace(
         self, tables: Iterable[MethodTable], grace_s: float, *, page: Page | None = None

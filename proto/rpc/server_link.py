@@ -3,7 +3,7 @@
     0x16       a TLS handshake, and then one of the others
     'PR'       HTTP/2
     'G', 'H', 'PO'   plain HTTP requests: answered by the server's page
-    else       closed
+    else       another protocol, if the server speaks one (other_protocol.py); otherwise closed
 
 All responses to one read are sent in one write. A peer that does not read its responses is not read from either. A
 silent peer is probed (PING) and closed if it does not answer. No peer is closed without a probe, because the silence
@@ -20,6 +20,7 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from socket import IPPROTO_TCP, TCP_NODELAY
 from typing import Any, Final, Protocol
@@ -33,6 +34,7 @@ from .http1_requests import HttpRefused, RequestReader, head_of
 from .incoming import PingAnswered
 from .limits import ConnectionLimits, Limits
 from .listening import address_of
+from .other_protocol import SILENT_MS, OtherConversation, OtherProtocol
 from .pages import BUSY, HttpResponse, PageCalls, PageRequest
 from .served import Served
 
@@ -98,6 +100,8 @@ class LinkOwner(Protocol):
     limits: Limits
     connection_limits: ConnectionLimits
     served: Served
+    #: The other protocol of the port, if it has one.
+    other: OtherProtocol | None
     deadlines: Deadlines
     #: Is there a certificate to show?
     is_secure: bool
@@ -172,6 +176,7 @@ class ServerLink(asyncio.BufferedProtocol):
         self._take: Callable[[bytes], None] = self._on_first_bytes
         self._first = b""
         self._http2: ServerConnection | None = None
+        self._other: OtherConversation | None = None
         self.conversation: ServerConversation | None = None
         self._is_handling = self._is_dirty = self._brings_much = False
         self._limit: Deadline | None = None
@@ -245,6 +250,8 @@ class ServerLink(asyncio.BufferedProtocol):
             self._keepalive.stop()
         if self.conversation is not None:
             self.conversation.lost()
+        if self._other is not None:
+            self._other.lost()
         self._let_body_go()
         if self._answering is not None:
             self._answering.cancel()
@@ -272,6 +279,8 @@ class ServerLink(asyncio.BufferedProtocol):
             self._server.spawn(self._secure())
         elif kind == _TLS and not self._wire.is_secure:
             self._refuse(_NO_TLS, "TLS, which is not served")
+        elif self._server.other is not None and kind == self._server.other.first_byte:
+            self._speak_other(self._server.other)
         else:
             logger.debug("connection of unknown protocol first_byte=%d", kind)
             self.abort("neither HTTP nor TLS")
@@ -336,6 +345,57 @@ class ServerLink(asyncio.BufferedProtocol):
         self._take = self._on_http2
         first, self._first = self._first, b""
         self._on_http2(first)
+
+    def _speak_other(self, protocol: OtherProtocol) -> None:
+        server = self._server
+        self._unlimit()
+        limits = replace(
+            server.limits, keepalive_ms=SILENT_MS // 2, keepalive_timeout_ms=SILENT_MS // 2
+        )
+        self._keepalive = Keepalive(
+            limits, server.deadlines, server.now_ms, _no_probe, partial(self.abort, "silent")
+        )
+        self._other = protocol.open(self)
+        self._take = self._on_other
+        first, self._first = self._first, b""
+        self._on_other(first)
+
+    def _on_other(self, data: bytes) -> None:
+        assert self._other is not None
+        assert self._keepalive is not None
+        self._keepalive.note_data(self._server.now_ms())
+        self._brings_much = len(data) > LARGE_BYTES
+        self._other.receive(data)
+
+    def write(self, data: bytes) -> None:
+        """Send DATA of the other protocol."""
+        if not self._is_lingering and not self._transport.is_closing():
+            self._wire.write(data)
+
+    def finish(self, reason: str) -> None:
+        """Close for REASON, once everything was sent."""
+        self._linger(reason)
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """This end of the connection: the address that the peer connected to."""
+        host, port, *_ = self._transport.get_extra_info("sockname") or ("", 0)
+        return host.removeprefix("::ffff:"), port
+
+    @property
+    def is_secure(self) -> bool:
+        """Does it use TLS?"""
+        return self._wire.is_secure
+
+    @property
+    def certificate_names(self) -> Sequence[str]:
+        """The names in the peer's verified certificate."""
+        return self._wire.certificate_names
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that were written but are still on this host."""
+        return self._wire.unsent
 
     def _on_http2(self, data: bytes) -> None:
         assert self._http2 is not None
@@ -536,6 +596,9 @@ class ServerLink(asyncio.BufferedProtocol):
 
     def goaway(self, reason: str) -> None:
         """Send GOAWAY for REASON: no new streams, and the connection closes once the open ones have ended."""
+        if self._other is not None and not self._is_lingering:
+            self._other.leave()
+            return
         if self._http2 is None or self._is_lingering:
             self.abort(reason)  # There was no request, or everything is sent.
             return
@@ -622,6 +685,10 @@ class ServerLink(asyncio.BufferedProtocol):
             bytes_queued=http2.queued if http2 is not None else 0,
             **calls,
         )
+
+
+def _no_probe() -> None:
+    """Do nothing: the other protocol has no probes, and its peers send something in time."""
 
 
 class TlsSession:

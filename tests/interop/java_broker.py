@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from pocketmq.proto.errors import ClientError
-from pocketmq.proto.remoting import RemotingCommand
-from pocketmq.proto.remoting_client import RemotingClient
+from pocketmq.proto.remoting.client import RemotingClient
+from pocketmq.proto.remoting.command import RemotingCommand
 
 from .java_oracle import BUILD
 

@@ -14,7 +14,7 @@ import pytest
 
 from pocketmq.client import AsyncAdmin, AsyncProducer, Message
 from pocketmq.proto.errors import PocketMQError
-from pocketmq.proto.remoting import RequestCode
+from pocketmq.proto.remoting.codes import RequestCode
 from pocketmq.store.format.java_json import parse
 
 from ..free_ports import free_ports

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Final
 
 from ...proto.errors import ConfigError, PocketMQError
-from ...proto.remoting import SUCCESS, RemotingCommand, encode
-from ...proto.remoting_client import RemotingClient, open_tcp, read_command
+from ...proto.remoting.client import RemotingClient, open_tcp, read_command
+from ...proto.remoting.codes import SUCCESS
+from ...proto.remoting.command import RemotingCommand, encode
 from ..java import find_java
 from ..zookeeper_server import LOOPBACK, free_ports
 from .servers import QUEUES, TOPIC

@@ -22,7 +22,7 @@ from typing import Final
 
 from ...broker.messages.appender import synced
 from ...proto import errors
-from ...proto.remoting_client import open_tcp
+from ...proto.remoting.client import open_tcp
 from ...proto.slave_protocol import (
     AutoSwitchFrames,
     ClassicFrames,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...proto.errors import ConnectionLost, StoreMismatch, Unsupported
-from ...proto.remoting import RequestCode
-from ...proto.remoting_client import RemotingClient
+from ...proto.remoting.client import RemotingClient
+from ...proto.remoting.codes import RequestCode
 from ...store.format import state_tables
 from ...store.format.java_json import Json, parse, render
 

@@ -16,8 +16,8 @@ from pocketmq.client import AsyncAdmin, AsyncProducer, Message
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import ConfigError, ConnectionLost, Unsupported
-from pocketmq.proto.remoting import RequestCode
-from pocketmq.proto.remoting_client import RemotingClient, open_tcp
+from pocketmq.proto.remoting.client import RemotingClient, open_tcp
+from pocketmq.proto.remoting.codes import RequestCode
 from pocketmq.proto.slave_protocol import ClassicFrames, classic_report
 from pocketmq.store.checkpoints import TimerCheckpoint
 from pocketmq.store.format.java_json import parse

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from pocketmq.proto.remoting import RemotingCommand, decode, encode
+from pocketmq.proto.remoting.command import RemotingCommand, decode, encode
 
 JSON = bytes.fromhex("0000008600000082") + (
     b'{"code":105,"extFields":{"topic":"orders"},"flag":0,"language":"PYTHON","opaque":7,'

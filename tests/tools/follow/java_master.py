@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from pocketmq.proto.remoting import NOT_SUPPORTED, RequestCode, encode
-from pocketmq.proto.remoting_client import read_command
+from pocketmq.proto.remoting.client import read_command
+from pocketmq.proto.remoting.codes import NOT_SUPPORTED, RequestCode
+from pocketmq.proto.remoting.command import encode
 from pocketmq.proto.slave_protocol import (
     Handshake,
     LogFrame,

@@ -13,8 +13,9 @@ import struct
 from collections.abc import Mapping
 from typing import Final, Self
 
-from .errors import ConnectFailed, ConnectionLost, RequestTimeout, Unsupported
-from .remoting import SUCCESS, RemotingCommand, RequestCode, decode, encode
+from ..errors import ConnectFailed, ConnectionLost, RequestTimeout, Unsupported
+from .codes import SUCCESS, RequestCode
+from .command import RemotingCommand, decode, encode
 
 #: 100,000 topics take about 20 MB.
 ANSWER_MAX: Final = 256 << 20

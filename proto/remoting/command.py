@@ -21,15 +21,14 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Final
+from typing import Any, Final
+
+from .codes import SUCCESS
 
 #: Apache RocketMQ's brokers refuse larger frames by default.
 REQUEST_MAX: Final = 16 << 20
 #: The RocketMQ version in each command: 5.5.0.
 VERSION: Final = 513
-SUCCESS: Final = 0
-NOT_SUPPORTED: Final = 3
 
 _ANSWER: Final = 1
 _ONE_WAY: Final = 2
@@ -43,24 +42,6 @@ _LANGUAGES: Final = (
     "NODE_JS",
 )  # fmt: skip
 _HEADER_MAX: Final = (1 << 24) - 1
-
-
-class RequestCode(IntEnum):
-    """The requests for replication, and those that identify a broker."""
-
-    GET_ALL_TOPIC_CONFIG = 21
-    GET_BROKER_CONFIG = 26
-    GET_BROKER_RUNTIME_INFO = 28
-    VIEW_MESSAGE_BY_ID = 33
-    GET_ALL_CONSUMER_OFFSET = 43
-    GET_ALL_DELAY_OFFSET = 45
-    GET_TIMER_CHECK_POINT = 60
-    GET_TIMER_METRICS = 61
-    REGISTER_BROKER = 103
-    UNREGISTER_BROKER = 104
-    GET_BROKER_CLUSTER_INFO = 106
-    GET_ALL_SUBSCRIPTIONGROUP_CONFIG = 201
-    GET_ALL_MESSAGE_REQUEST_MODE = 402
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,18 +114,21 @@ def _json_header(command: RemotingCommand) -> bytes:
     for name in ("extFields", "remark"):
         if not head[name]:
             del head[name]
-    return json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def _rocketmq_header(command: RemotingCommand) -> bytes:
-    remark = command.remark.encode()
-    pairs = [(name.encode(), value.encode()) for name, value in command.fields.items()]
+    remark = command.remark.encode("utf-8", "replace")
+    pairs = [
+        (name.encode("utf-8", "replace"), value.encode("utf-8", "replace"))
+        for name, value in command.fields.items()
+    ]
     fields = b"".join(
         part
         for name, value in pairs
         for part in (_NAME.pack(len(name)), name, _LENGTH.pack(len(value)), value)
     )
-    language = _LANGUAGES.index(command.language)
+    language = _LANGUAGES.index(command.language if command.language in _LANGUAGES else "OTHER")
     head = _HEAD.pack(command.code, language, command.version, command.opaque, command.flag)
     return b"".join((head, _LENGTH.pack(len(remark)), remark, _LENGTH.pack(len(fields)), fields))
 
@@ -180,12 +164,19 @@ def _of_json(header: bytes, body: bytes) -> RemotingCommand:
         code=_int(head, "code"),
         opaque=_int(head, "opaque"),
         flag=_int(head, "flag"),
-        remark=str(head.get("remark") or ""),
-        fields={name: str(value) for name, value in fields.items() if value is not None},
+        remark=_text(head.get("remark") or ""),
+        fields={name: _text(value) for name, value in fields.items() if value is not None},
         body=body,
         version=_int(head, "version"),
-        language=str(head.get("language") or "OTHER"),
+        language=_text(head.get("language") or "OTHER"),
     )
+
+
+def _text(value: Any) -> str:
+    """Return VALUE of a field as Java writes it: clients in other languages may send a number or a boolean."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _int(head: dict[str, object], name: str) -> int:

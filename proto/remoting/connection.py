@@ -1,0 +1,165 @@
+"""One connection that speaks remoting: frames in, commands out, within limits.
+
+Answers of one turn of the event loop are written together. A peer that sends an invalid frame is disconnected: where
+the next frame begins is not known. One that does not read its answers is not read either (the link sees to it), and is
+disconnected if it holds too many bytes for too long, alone or with others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from ..rpc.memory_quota import MemoryQuota
+from ..rpc.other_protocol import OtherLink
+from .command import REQUEST_MAX, RemotingCommand, decode, encode
+from .frames import FrameReader
+
+if TYPE_CHECKING:
+    from .server import RemotingProtocol
+
+logger = logging.getLogger(__name__)
+
+#: Unanswered requests of one connection; further ones are refused.
+OPEN_REQUESTS_MAX: Final = 4_096
+
+
+class RemotingConnection:
+    """The conversation of PROTOCOL on LINK. Implements `OtherConversation`."""
+
+    def __init__(self, link: OtherLink, protocol: RemotingProtocol) -> None:
+        self._link = link
+        self._protocol = protocol
+        self._reader = FrameReader(REQUEST_MAX)
+        self._output: list[bytes] = []
+        self._is_handling = self._is_scheduled = self._is_leaving = self._is_lost = False
+        #: Unanswered requests.
+        self.open_requests = 0
+        #: When the bytes that it holds began to wait.
+        self._held_since_ms = 0
+        self._on_close: list[Callable[[], None]] = []
+        self.peer = link.peer
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """The address that the peer connected to."""
+        return self._link.local_address
+
+    @property
+    def is_secure(self) -> bool:
+        """Does it use TLS?"""
+        return self._link.is_secure
+
+    @property
+    def is_open(self) -> bool:
+        """Can commands be sent?"""
+        return not (self._is_lost or self._is_leaving)
+
+    @property
+    def has_room(self) -> bool:
+        """Does the peer read its answers, so that requests of this side may be sent?"""
+        return self.is_open and self._link.unsent < self._protocol.requests_bytes_max
+
+    def on_close(self, function: Callable[[], None]) -> None:
+        """Call FUNCTION when the connection is closed; at once if it is."""
+        if self._is_lost:
+            function()
+        else:
+            self._on_close.append(function)
+
+    def receive(self, data: bytes) -> None:
+        """Process DATA from the peer."""
+        if self._is_leaving:
+            return
+        self._is_handling = True
+        try:
+            for frame in self._reader.feed(data):
+                self._take(decode(frame))
+        except ValueError as error:
+            logger.debug("remoting connection ended peer=%s reason=%s", self.peer, error)
+            self._link.abort("invalid frame")
+            return
+        finally:
+            self._is_handling = False
+        self._hold(self._protocol.requests, self._reader.held)
+        self.flush()
+
+    def _take(self, command: RemotingCommand) -> None:
+        if not self._is_lost:
+            self._protocol.take(self, command)
+
+    def _hold(self, quota: MemoryQuota[RemotingConnection], size: int) -> None:
+        if not size:
+            self._held_since_ms = 0
+        elif not self._held_since_ms:
+            self._held_since_ms = self._protocol.now_ms()
+        quota.hold(self, size)
+        quota.make_room(RemotingConnection.burden, RemotingConnection.shed)
+
+    def burden(self) -> int:
+        """Return the bytes that it holds times the time that it has held them."""
+        since_ms = self._held_since_ms or self._protocol.now_ms()
+        held = self._reader.held + self._link.unsent
+        return held * (self._protocol.now_ms() - since_ms + 1)
+
+    def shed(self) -> None:
+        """Give up the connection: it holds the most bytes for the longest time."""
+        self._link.abort("not reading" if self._link.unsent else "memory")
+        self._release()
+
+    def send(self, command: RemotingCommand) -> None:
+        """Send COMMAND, with others of this turn of the event loop."""
+        if self._is_lost:
+            return
+        self._output.append(encode(command))
+        if not (self._is_handling or self._is_scheduled):
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write what was sent."""
+        self._is_scheduled = False
+        if self._is_lost:
+            return
+        if self._output:
+            data = self._output[0] if len(self._output) == 1 else b"".join(self._output)
+            self._output.clear()
+            self._link.write(data)
+            self._hold(self._protocol.answers, self._link.unsent)
+        if self._is_leaving and not self.open_requests:
+            self._link.finish("stopped")
+
+    def answered(self) -> None:
+        """Note that a request was answered."""
+        self.open_requests -= 1
+        if self._is_leaving and not (self.open_requests or self._is_scheduled):
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def leave(self) -> None:
+        """Take no more requests, and finish once the open ones are answered."""
+        self._is_leaving = True
+        self.flush()
+
+    def end(self, reason: str) -> None:
+        """Close the connection, for REASON, once its answers were sent."""
+        self.flush()
+        self._link.finish(reason)
+
+    def lost(self) -> None:
+        """Release everything: the connection is closed."""
+        self._is_lost = True
+        self._release()
+        functions, self._on_close = self._on_close, []
+        for function in functions:
+            try:
+                function()
+            except Exception:  # A bug in one must not keep the others from being called.
+                logger.exception("close callback failed peer=%s", self.peer)
+
+    def _release(self) -> None:
+        self._output.clear()
+        self._protocol.requests.hold(self, 0)
+        self._protocol.answers.hold(self, 0)

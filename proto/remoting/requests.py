@@ -1,0 +1,105 @@
+"""One received request: its fields, and its answer, which is sent once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ..errors import InvalidArgument, PocketMQError
+from .answers import code_of
+from .codes import SUCCESS
+from .command import RemotingCommand
+from .connection import RemotingConnection
+from .fastjson import loads
+
+_INT_MAX: Final = (1 << 31) - 1
+_LONG_MAX: Final = (1 << 63) - 1
+#: Longer values are shortened in remarks.
+_SHOWN: Final = 64
+#: A longer remark is cut off.
+_REMARK_MAX: Final = 1_024
+
+
+class RemotingRequest:
+    """COMMAND from CONNECTION. DONE is called when it was answered."""
+
+    __slots__ = ("_done", "command", "connection")
+
+    def __init__(
+        self, connection: RemotingConnection, command: RemotingCommand, done: Callable[[], None]
+    ) -> None:
+        self.connection = connection
+        self.command = command
+        self._done: Callable[[], None] | None = done
+
+    @property
+    def is_answered(self) -> bool:
+        """Was it answered?"""
+        return self._done is None
+
+    def answer(
+        self,
+        body: bytes = b"",
+        *,
+        code: int = SUCCESS,
+        remark: str = "",
+        fields: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send the answer, unless the request wants none. Further answers are ignored."""
+        done, self._done = self._done, None
+        if done is None:
+            return
+        done()
+        if self.command.wants_answer:
+            answer = self.command.answer(
+                body, code=code, remark=remark[:_REMARK_MAX], fields=fields
+            )
+            self.connection.send(answer)
+
+    def fail(self, error: PocketMQError) -> None:
+        """Answer with ERROR."""
+        self.answer(code=code_of(error), remark=error.message)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Return the field NAME; raise InvalidArgument if it is missing and there is no DEFAULT."""
+        found = self.command.fields.get(name, default)
+        if found is None:
+            raise InvalidArgument(f"the field {name} is missing", field=name)
+        return found
+
+    def number(
+        self, name: str, default: int | None = None, *, most: int = _INT_MAX, least: int = 0
+    ) -> int:
+        """Return the number in the field NAME, LEAST to MOST; DEFAULT if it is missing. Raises InvalidArgument."""
+        said = self.command.fields.get(name)
+        if said is None and default is not None:
+            return default
+        said = self.text(name)
+        digits = said.removeprefix("-")
+        value = int(said) if digits.isascii() and digits.isdecimal() and len(digits) < 20 else None
+        if value is None or not least <= value <= most:
+            raise InvalidArgument(
+                f"the field {name} is {said[:_SHOWN]!r}: must be a number, {least} to {most}",
+                field=name,
+                value=said[:_SHOWN],
+            )
+        return value
+
+    def long(self, name: str, default: int | None = None, *, least: int = 0) -> int:
+        """Return the number of up to 64 bits in the field NAME; as `number`."""
+        return self.number(name, default, most=_LONG_MAX, least=least)
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Return whether the field NAME is "true"."""
+        said = self.command.fields.get(name)
+        return default if said is None else said.lower() == "true"
+
+    def json(self) -> dict[str, Any]:
+        """Return the object in the body; raise InvalidArgument."""
+        try:
+            found = loads(self.command.body)
+        except ValueError as error:
+            raise InvalidArgument(f"the body is not JSON: {error}", field="body") from None
+        if not isinstance(found, dict):
+            raise InvalidArgument("the body is not a JSON object", field="body")
+        return found
