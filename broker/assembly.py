@@ -9,6 +9,7 @@ from random import Random
 from typing import Final
 
 from ..proto.clock import Clock, VirtualClock
+from ..proto.remoting.server import Handler
 from ..proto.rpc.channels import Dial
 from ..store.format.state_tables import GROUPS, TOPICS
 from ..store.message_store import MessageStore
@@ -28,6 +29,7 @@ from .groups.dead_letters import DeadLetters
 from .groups.kept_leases import LeaseStore
 from .groups.lease_guard import LeaseGuard
 from .groups.leases import LeaseService
+from .groups.protocols import GroupProtocols
 from .groups.retries import Retries
 from .kept_tables import KeptTables
 from .messages.appender import Appender
@@ -48,6 +50,14 @@ from .pop.receives import PopLeases, serials_from
 from .pop.service import PopService
 from .pop.table import PopParts
 from .producers.producers import Producers
+from .remoting.clients import ClassicClients
+from .remoting.heartbeats import RemotingHeartbeats
+from .remoting.locks import QueueLocks
+from .remoting.lookups import RemotingLookups
+from .remoting.pulling import RemotingPulls
+from .remoting.replies import ReplyMessages
+from .remoting.returning import ReturnedMessages
+from .remoting.sending import RemotingSends
 from .replication.mastership import Mastership
 from .replication.state_deliveries import DeliveriesPart
 from .replication.state_source import StateSource, TablePart, table_parts
@@ -134,11 +144,12 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
         consume_stats=consume_stats,
         traffic=traffic,
     )
-    # A group either shares queues or uses pop. Coordinator and pops check each other; pops are second.
-    check_join: Callable[[str], None] = lambda group: pops.check_not_popped(group)  # noqa: E731
-    coordinator = Coordinator(config, groups, wall_timers, check_join, epoch)
-    has_members = coordinator.has_members
+    protocols = GroupProtocols()
+    classic = ClassicClients(config, store, wall_timers, transactions, protocols.check_remoting)
+    coordinator = Coordinator(config, groups, wall_timers, protocols.check_sharing, epoch)
+    has_members = protocols.has_members
     pops = PopService(config, topics, groups, filters, purgatory, pop_parts, has_members, events)
+    protocols.connect(coordinator, classic.members, pops)
     own = _own_addresses(config, store, replicas)
     clients = Clients(
         config, store.config, groups, wall_timers, own, transactions.listeners, events
@@ -188,14 +199,32 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
         service_v2=ServiceV2(()),
         client_metrics=ClientMetrics(wall.now_ms),
         traffic=traffic,
+        classic=classic,
     )
     parts.service_v2 = _service_v2(parts, diagnostics, config, unix_ms, wall)
     _connect(events, parts, diagnostics)
-    if mastership is not None:
-        parts.state = _replicated(mastership, parts)
-    if isinstance(clock, VirtualClock) and wall is not clock:
-        parts.awaited = _awaited(clock, events, parts)
+    parts.state = _replicated(mastership, parts)
+    parts.awaited = _awaited(clock, wall, events, parts)
     return parts
+
+
+def remoting_handlers(
+    parts: BrokerParts, config: BrokerConfig, now_ms: Callable[[], int]
+) -> dict[int, Handler]:
+    """Return the handlers of remoting requests over PARTS, by code. NOW_MS is the machine's time."""
+    store, topics, groups, members = parts.store, parts.topics, parts.groups, parts.classic.members
+    check_commit = parts.coordination.lease_guard.check_commit
+    several = (
+        RemotingHeartbeats(members, groups, topics),
+        RemotingSends(config, topics, groups, parts.sends),
+        RemotingPulls(store, topics, groups, parts.offsets, parts.fetches, members, check_commit),
+        QueueLocks(config.name, topics, members, now_ms),
+        ReturnedMessages(store, parts.retries, parts.appends, members.check_allowed),
+        parts.classic.transactions,
+        RemotingLookups(store, parts.lookups),
+        ReplyMessages(members),
+    )
+    return {code: handler for part in several for code, handler in part.handlers().items()}
 
 
 def _warn_of_unusual(sentences: Sequence[str]) -> None:
@@ -205,8 +234,10 @@ def _warn_of_unusual(sentences: Sequence[str]) -> None:
         logger.warning("further unusual entries found count=%d", len(sentences) - _WARNINGS_MAX)
 
 
-def _replicated(mastership: Mastership, parts: BrokerParts) -> StateSource:
-    """Return what sends the tables of PARTS to followers."""
+def _replicated(mastership: Mastership | None, parts: BrokerParts) -> StateSource | None:
+    """Return what sends the tables of PARTS to followers; None: there are none."""
+    if mastership is None:
+        return None
     store = parts.store
 
     def log_end() -> int:
@@ -246,8 +277,12 @@ def _connect(events: BrokerEvents, parts: BrokerParts, diagnostics: Diagnostics)
     )
 
 
-def _awaited(clock: VirtualClock, events: BrokerEvents, parts: BrokerParts) -> UnfinishedMessages:
-    """Return the unfinished messages that CLOCK waits for."""
+def _awaited(
+    clock: Clock, wall: Clock, events: BrokerEvents, parts: BrokerParts
+) -> UnfinishedMessages | None:
+    """Return the unfinished messages that CLOCK waits for; None: it is not virtual, or clients use it as well."""
+    if not isinstance(clock, VirtualClock) or wall is clock:
+        return None
     awaited = UnfinishedMessages(
         clock, parts.store, parts.topics, parts.offsets, parts.pops, parts.coordination
     )

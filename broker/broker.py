@@ -32,6 +32,8 @@ from ..proto.clock import Clock
 from ..proto.errors import PocketMQError, ShuttingDown
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import Host
+from ..proto.remoting.refusal import refuse_for_users
+from ..proto.remoting.server import RemotingProtocol
 from ..proto.rpc import Carrier, Certificate, MakeCarrier, MethodTable
 from ..proto.rpc.carrier import ConnectionTotals, CountsConnections
 from ..proto.rpc.channels import Dial
@@ -46,7 +48,7 @@ from ..store.message_store import MessageStore
 from ..store.recovery.report import RecoveryReport
 from ..store.state_files import StateFile
 from ..store.system import cpu_seconds, peak_memory_bytes
-from .assembly import assemble
+from .assembly import assemble, remoting_handlers
 from .config import BROKER_SECTIONS, BrokerConfig
 from .events import BrokerEvents
 from .groups.lag import GroupLag, lags, note_lag
@@ -456,6 +458,8 @@ class Broker:
             )
         )
         carrier = self._network.carrier(served, self._config, self._certificates, page)
+        if self._config.remoting and isinstance(carrier, Http2Carrier):
+            carrier.speak(self._remoting(parts))
         apache = None
         if self._config.java_slaves:
             apache = JavaSlaves(self._config, store, parts.topics.kept, parts.groups.kept)
@@ -466,6 +470,15 @@ class Broker:
             health=services.health,
             listeners=listeners,
             apache=apache,
+        )
+
+    def _remoting(self, parts: BrokerParts) -> RemotingProtocol:
+        """Return the remoting protocol over PARTS; with users, all requests are refused."""
+        return RemotingProtocol(
+            remoting_handlers(parts, self._config, self._wall.now_ms),
+            bytes_max=self._config.pending_max_bytes,
+            now_ms=self._wall.now_ms,
+            check=None if self._asked_users is None else refuse_for_users,
         )
 
     def _figures(self) -> Iterator[PageFigure]:

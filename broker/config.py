@@ -78,6 +78,9 @@ class BrokerConfig:
     advertised_address: str = ""
     #: HTTP/2 server: "builtin", or "grpcio", which is slower (docs/ports.md).
     grpc: str = "builtin"
+    #: Serve the remoting protocol of RocketMQ 4.x clients on the port too (docs/remoting.md). Not
+    #: with "grpcio", users or replicas.
+    remoting: bool = True
     #: Accept TLS as well as plaintext. With "grpcio" and a certificate: TLS instead of plaintext.
     tls: bool = True
     #: Paths of PEM files; empty: a development certificate is created when it is first needed.

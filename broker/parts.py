@@ -36,6 +36,7 @@ from .offsets import Offsets
 from .other_brokers import OtherBrokers
 from .pop.service import PopService
 from .producers.producers import Producers
+from .remoting.clients import ClassicClients
 from .replication.state_source import StateSource
 from .service_v2.service import ServiceV2
 from .service_v2.telemetry import Clients
@@ -80,6 +81,8 @@ class BrokerParts:
     client_metrics: ClientMetrics
     #: Counts of what clients sent and received.
     traffic: TrafficCounts
+    #: The clients that are connected by remoting.
+    classic: ClassicClients
     #: Replicates the tables to followers; None: the broker has no replicas.
     state: StateSource | None = None
     #: None: the clock is not virtual, or clients use the virtual clock as well.
@@ -126,6 +129,7 @@ class BrokerParts:
         self.delays.start()
         self.pops.start()
         self.clients.start()
+        self.classic.members.start()
         self.timers.start()
         if self.awaited is not None:
             self.awaited.start()

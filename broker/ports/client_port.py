@@ -26,6 +26,8 @@ from ...proto.access.guard import noticing
 from ...proto.carriers import Http2Carrier
 from ...proto.clock import Clock
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.remoting.refusal import refuse_for_replicas
+from ...proto.remoting.server import RemotingProtocol
 from ...proto.rpc import Call, Certificate, Limits, MethodTable, service, unary
 from ...proto.rpc.carrier import ConnectionFigures, ConnectionTotals
 from ...proto.rpc.channels import Dial
@@ -165,6 +167,14 @@ class ClientPort:
             certificate=self._certificate if config.tls else None,
             secure_only=config.takes_tls_only,
         )
+        if config.remoting:
+            refusal = RemotingProtocol(
+                {},
+                bytes_max=config.pending_max_bytes,
+                now_ms=clock.now_ms,
+                check=refuse_for_replicas,
+            )
+            self._carrier.speak(refusal)
         self._registration: Registration | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Protocol
 
 from ..rpc.memory_quota import MemoryQuota
 from ..rpc.other_protocol import OtherLink
 from .command import REQUEST_MAX, RemotingCommand, decode, encode
-from .frames import FrameReader
-
-if TYPE_CHECKING:
-    from .server import RemotingProtocol
+from .frames import FrameSplitter
 
 logger = logging.getLogger(__name__)
 
@@ -26,13 +23,29 @@ logger = logging.getLogger(__name__)
 OPEN_REQUESTS_MAX: Final = 4_096
 
 
-class RemotingConnection:
-    """The conversation of PROTOCOL on LINK. Implements `OtherConversation`."""
+class ConnectionOwner(Protocol):
+    """What all connections of a port share."""
 
-    def __init__(self, link: OtherLink, protocol: RemotingProtocol) -> None:
+    #: Bytes of incomplete requests, and of answers that wait for their peers.
+    requests: MemoryQuota[Any]
+    answers: MemoryQuota[Any]
+    #: Returns the machine's time.
+    now_ms: Callable[[], int]
+    #: A peer with so many unread bytes gets no requests from this side.
+    unread_max: int
+
+    def take(self, connection: RemotingConnection, command: RemotingCommand) -> None:
+        """Process COMMAND of CONNECTION."""
+        ...
+
+
+class RemotingConnection:
+    """The conversation with PROTOCOL on LINK. Implements `OtherConversation`."""
+
+    def __init__(self, link: OtherLink, protocol: ConnectionOwner) -> None:
         self._link = link
         self._protocol = protocol
-        self._reader = FrameReader(REQUEST_MAX)
+        self._reader = FrameSplitter(REQUEST_MAX)
         self._output: list[bytes] = []
         self._is_handling = self._is_scheduled = self._is_leaving = self._is_lost = False
         #: Unanswered requests.
@@ -40,6 +53,8 @@ class RemotingConnection:
         #: When the bytes that it holds began to wait.
         self._held_since_ms = 0
         self._on_close: list[Callable[[], None]] = []
+        #: What to call for each unanswered request if the connection is closed.
+        self.waiting: dict[object, Callable[[], None]] = {}
         self.peer = link.peer
 
     @property
@@ -60,7 +75,7 @@ class RemotingConnection:
     @property
     def has_room(self) -> bool:
         """Does the peer read its answers, so that requests of this side may be sent?"""
-        return self.is_open and self._link.unsent < self._protocol.requests_bytes_max
+        return self.is_open and self._link.unsent < self._protocol.unread_max
 
     def on_close(self, function: Callable[[], None]) -> None:
         """Call FUNCTION when the connection is closed; at once if it is."""
@@ -152,7 +167,9 @@ class RemotingConnection:
         """Release everything: the connection is closed."""
         self._is_lost = True
         self._release()
-        functions, self._on_close = self._on_close, []
+        functions = [*self.waiting.values(), *self._on_close]
+        self.waiting.clear()
+        self._on_close.clear()
         for function in functions:
             try:
                 function()

@@ -1,4 +1,4 @@
-"""Frames in a stream of bytes: `FrameReader` takes bytes as they arrive and returns complete frames."""
+"""Frames in a stream of bytes: `FrameSplitter` takes bytes as they arrive and returns complete frames."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 _LENGTH_SIZE: Final = 4
 
 
-class FrameReader:
+class FrameSplitter:
     """Divides the bytes of one connection into frames. SIZE_MAX limits the length that a frame may have."""
 
     def __init__(self, size_max: int) -> None:

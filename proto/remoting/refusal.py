@@ -1,14 +1,22 @@
-"""The refusal of the remoting protocol by servers with users: its requests are not signed as these servers check it."""
+"""Refusals of the remoting protocol: by servers with users, and by replica sets."""
 
 from __future__ import annotations
 
-from ..errors import NotAuthenticated
+from ..errors import NotAuthenticated, Unsupported
 from .requests import RemotingRequest
 
 
 def refuse_for_users(request: RemotingRequest) -> None:
-    """Raise NotAuthenticated: REQUEST came to a server with users."""
+    """Raise NotAuthenticated: REQUEST came to a server with users, which would have to check its signature."""
     raise NotAuthenticated(
         "this server has users, and does not accept the remoting protocol: use a client of RocketMQ 5 (gRPC)",
         field="users",
+    )
+
+
+def refuse_for_replicas(request: RemotingRequest) -> None:
+    """Raise Unsupported: REQUEST came to a broker of a replica set."""
+    raise Unsupported(
+        "this broker belongs to a replica set, and does not accept the remoting protocol: use a client of RocketMQ 5"
+        " (gRPC), or a broker without replicas"
     )

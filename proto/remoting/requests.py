@@ -49,12 +49,18 @@ class RemotingRequest:
         done, self._done = self._done, None
         if done is None:
             return
+        self.connection.waiting.pop(self, None)
         done()
         if self.command.wants_answer:
             answer = self.command.answer(
                 body, code=code, remark=remark[:_REMARK_MAX], fields=fields
             )
             self.connection.send(answer)
+
+    def on_cancel(self, function: Callable[[], None]) -> None:
+        """Call FUNCTION if the connection is closed before this is answered."""
+        if self._done is not None:
+            self.connection.waiting[self] = function
 
     def fail(self, error: PocketMQError) -> None:
         """Answer with ERROR."""

@@ -39,7 +39,6 @@ class RemotingProtocol:
 
     #: The first byte of a frame's length, which is less than 16 MiB.
     first_byte: Final = 0
-    requests_bytes_max: Final = _UNREAD_MAX
 
     def __init__(
         self,
@@ -52,6 +51,7 @@ class RemotingProtocol:
         self._handlers = dict(handlers)
         self._check = check
         self.now_ms = now_ms
+        self.unread_max = _UNREAD_MAX
         self.requests: MemoryQuota[RemotingConnection] = MemoryQuota("remoting requests", bytes_max)
         self.answers: MemoryQuota[RemotingConnection] = MemoryQuota("remoting answers", bytes_max)
 
@@ -89,5 +89,5 @@ class RemotingProtocol:
             request.answer(code=ResponseCode.SYSTEM_ERROR, remark="internal error")
             return
         if not command.wants_answer and not request.is_answered:
-            # Nobody waits for it.
+            # No client waits for it.
             request.answer()

@@ -1,4 +1,4 @@
-"""Remoting commands: the bytes that Apache's code writes, and everything else refused or the same after a round."""
+"""Remoting commands: the bytes that Apache RocketMQ writes, and everything else refused or the same after a round."""
 
 from __future__ import annotations
 

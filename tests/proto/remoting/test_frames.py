@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.proto.remoting.command import REQUEST_MAX
-from pocketmq.proto.remoting.frames import FrameReader
+from pocketmq.proto.remoting.frames import FrameSplitter
 
 
 @given(
@@ -19,7 +19,7 @@ def test_frames_do_not_depend_on_how_their_bytes_arrive(
 ) -> None:
     stream = b"".join(len(frame).to_bytes(4) + frame for frame in frames)
     stop = data.draw(st.integers(0, len(stream)))
-    reader, found, at = FrameReader(64), [], 0
+    reader, found, at = FrameSplitter(64), [], 0
 
     for size in [*cuts, len(stream)]:
         found += reader.feed(stream[at : min(at + size, stop)])
@@ -33,7 +33,7 @@ def test_frames_do_not_depend_on_how_their_bytes_arrive(
 
 @pytest.mark.parametrize("size", [REQUEST_MAX + 1, 3, 0, -1, -(2**31), 2**31 - 1])
 def test_a_length_out_of_range_is_refused_before_the_frame_arrives(size: int) -> None:
-    reader = FrameReader(REQUEST_MAX)
+    reader = FrameSplitter(REQUEST_MAX)
 
     with pytest.raises(ValueError, match=f"a frame of {size:,} bytes, must have 4 to 16,777,216"):
         reader.feed(size.to_bytes(4, signed=True))

@@ -1,0 +1,268 @@
+"""The clients that are connected by remoting: their groups and subscriptions, as their heartbeats report them.
+
+A client sends a heartbeat every 30 s. It is forgotten when its connection closes, when it unregisters, or `EXPIRY_MS`
+after its last heartbeat. Whenever the members or subscriptions of a consumer group change, all members are notified:
+each asks for the list of members, and allocates the queues itself.
+
+Clients of a group must allocate in the same way. Therefore a group with PocketMQ's own members, or one that pops, is
+refused here, and a group with members here is refused there.
+
+Limits: `broker.clients_max` clients, and the constants below. The event loop owns it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ...proto.errors import InvalidArgument, Overloaded
+from ...proto.remoting.codes import RequestCode
+from ...proto.remoting.command import RemotingCommand
+from ...proto.remoting.connection import RemotingConnection
+from ..timing.timers import Timers
+
+logger = logging.getLogger(__name__)
+
+#: A client that sends no heartbeat for this long is forgotten, as in Apache RocketMQ.
+EXPIRY_MS: Final = 120_000
+_SCAN_MS: Final = 10_000
+#: Groups of one client, and subscriptions of one of its groups.
+GROUPS_MAX: Final = 256
+SUBSCRIPTIONS_MAX: Final = 1_024
+_ONE_WAY: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a group reads of TOPIC: KIND is "TAG" or "SQL92". VERSION rises with each change at the client."""
+
+    topic: str
+    expression: str
+    kind: str = "TAG"
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """How a client consumes as a member of GROUP."""
+
+    group: str
+    subscriptions: Mapping[str, Subscription]
+    consume_type: str = ""
+    model: str = ""
+    from_where: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class ClassicClient:
+    """One client. CONSUMES: by group. PRODUCES: producer groups."""
+
+    client_id: str
+    connection: RemotingConnection
+    language: str
+    version: int
+    heard_ms: int
+    produces: frozenset[str] = frozenset()
+    consumes: dict[str, Consumption] = field(default_factory=dict)
+    #: The fingerprint of its last complete heartbeat.
+    fingerprint: int = 0
+
+
+class Members:
+    """All clients, by id. TIMERS use the machine's time. LIMIT returns the maximum number of clients.
+
+    CHECK_GROUP raises GroupInUse for a consumer group whose members use gRPC. CHANGED is called with a client whose
+    groups have changed, and GONE with one that was forgotten.
+    """
+
+    def __init__(
+        self,
+        timers: Timers,
+        *,
+        limit: Callable[[], int],
+        check_group: Callable[[str], None],
+        changed: Callable[[ClassicClient], None],
+        gone: Callable[[ClassicClient], None],
+    ) -> None:
+        self._timers = timers
+        self._limit = limit
+        self._check_group = check_group
+        self._changed = changed
+        self._gone = gone
+        self._members: dict[str, ClassicClient] = {}
+        self._by_group: dict[str, dict[str, ClassicClient]] = {}
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def start(self) -> None:
+        """Start to check for silent clients."""
+        self._timers.every(_SCAN_MS, self._scan)
+
+    def find(self, client_id: str) -> ClassicClient | None:
+        """Return the client CLIENT_ID; None if it is not connected."""
+        return self._members.get(client_id)
+
+    def of_group(self, group: str) -> list[ClassicClient]:
+        """Return the members of the consumer group GROUP."""
+        return list(self._by_group.get(group, {}).values())
+
+    def has_members(self, group: str) -> bool:
+        """Return whether the consumer group GROUP has members here."""
+        return group in self._by_group
+
+    def is_member(self, group: str, client_id: str) -> bool:
+        """Return whether CLIENT_ID is a member of the consumer group GROUP."""
+        return client_id in self._by_group.get(group, ())
+
+    def check_allowed(self, group: str) -> None:
+        """Raise GroupInUse if clients of this protocol must not consume as GROUP."""
+        self._check_group(group)
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        """Return the newest subscription of GROUP to TOPIC; None if no member has one."""
+        members = self._by_group.get(group, {}).values()
+        found = [one.consumes[group].subscriptions.get(topic) for one in members]
+        return max((one for one in found if one is not None), key=_version, default=None)
+
+    def beat(
+        self,
+        connection: RemotingConnection,
+        command: RemotingCommand,
+        client_id: str,
+        produces: Iterable[str],
+        consumes: Mapping[str, Consumption],
+        fingerprint: int,
+    ) -> None:
+        """Apply a complete heartbeat of CLIENT_ID. Raises GroupInUse, Overloaded or InvalidArgument; then nothing
+        changes.
+        """
+        _check_counts(produces := frozenset(produces), consumes)
+        for group in consumes:
+            self._check_group(group)
+        member = self._entered(client_id, connection, command)
+        member.heard_ms = self._timers.now_ms()
+        member.fingerprint = fingerprint
+        before = dict(member.consumes)
+        same = member.produces == produces and before == consumes
+        member.produces, member.consumes = produces, dict(consumes)
+        for group in before.keys() - consumes.keys():
+            self._leave(member, group)
+        for group in consumes:
+            self._by_group.setdefault(group, {})[client_id] = member
+        if not same:
+            self._changed(member)
+        for group, consumption in consumes.items():
+            if before.get(group) != consumption:
+                self.notify(group)
+
+    def beat_again(self, connection: RemotingConnection, client_id: str, fingerprint: int) -> bool:
+        """Apply a heartbeat that leaves out subscriptions; return whether those of FINGERPRINT are known."""
+        member = self._members.get(client_id)
+        if member is None or member.connection is not connection:
+            return False
+        if member.fingerprint != fingerprint:
+            return False
+        member.heard_ms = self._timers.now_ms()
+        return True
+
+    def _entered(
+        self, client_id: str, connection: RemotingConnection, command: RemotingCommand
+    ) -> ClassicClient:
+        """Return the client CLIENT_ID, perhaps a new one."""
+        member = self._members.get(client_id)
+        if member is None or member.connection is not connection:
+            if member is not None:
+                self._forget(member)  # It has reconnected.
+            if len(self._members) >= self._limit():
+                raise Overloaded(
+                    f"{len(self._members)} clients are connected, the limit is {self._limit()} (broker.clients_max):"
+                    " close some, or raise the limit",
+                    field="clients_max",
+                    limit=self._limit(),
+                    value=len(self._members),
+                )
+            member = ClassicClient(
+                client_id, connection, command.language, command.version, self._timers.now_ms()
+            )
+            self._members[client_id] = member
+            connection.on_close(lambda: self._lost(client_id, connection))
+        return member
+
+    def leave(self, client_id: str, *, produces: str = "", consumes: str = "") -> None:
+        """Apply the end of a producer or consumer group at CLIENT_ID; a client without groups is forgotten."""
+        member = self._members.get(client_id)
+        if member is None:
+            return
+        if produces:
+            member.produces -= {produces}
+        if consumes and member.consumes.pop(consumes, None) is not None:
+            self._leave(member, consumes)
+        if not (member.produces or member.consumes):
+            self._forget(member)
+        else:
+            self._changed(member)
+
+    def _leave(self, member: ClassicClient, group: str) -> None:
+        members = self._by_group.get(group, {})
+        members.pop(member.client_id, None)
+        if members:
+            self.notify(group)
+        else:
+            self._by_group.pop(group, None)
+
+    def _lost(self, client_id: str, connection: RemotingConnection) -> None:
+        member = self._members.get(client_id)
+        if member is not None and member.connection is connection:
+            self._forget(member)
+
+    def _forget(self, member: ClassicClient) -> None:
+        del self._members[member.client_id]
+        groups, member.consumes = list(member.consumes), {}
+        for group in groups:
+            self._leave(member, group)
+        self._gone(member)
+
+    def notify(self, group: str) -> None:
+        """Notify the members of GROUP that its members, or their subscriptions, have changed."""
+        command = RemotingCommand(
+            code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+            flag=_ONE_WAY,
+            fields={"consumerGroup": group},
+        )
+        for member in self.of_group(group):
+            if member.connection.has_room:
+                member.connection.send(command)
+
+    def _scan(self) -> None:
+        now_ms = self._timers.now_ms()
+        for member in list(self._members.values()):
+            if now_ms - member.heard_ms >= EXPIRY_MS:
+                logger.info("remoting client timed out client=%s", member.client_id)
+                self._forget(member)
+
+
+def _version(subscription: Subscription) -> int:
+    return subscription.version
+
+
+def _check_counts(produces: frozenset[str], consumes: Mapping[str, Consumption]) -> None:
+    count = len(produces) + len(consumes)
+    if count > GROUPS_MAX:
+        raise InvalidArgument(
+            f"the client has {count} groups, the limit is {GROUPS_MAX}: use fewer",
+            field="groups",
+            limit=GROUPS_MAX,
+            value=count,
+        )
+    for group, consumption in consumes.items():
+        if len(consumption.subscriptions) > SUBSCRIPTIONS_MAX:
+            raise InvalidArgument(
+                f"group {group!r} subscribes to {len(consumption.subscriptions)} topics, the limit is"
+                f" {SUBSCRIPTIONS_MAX}: use several groups",
+                field="subscriptionDataSet",
+                limit=SUBSCRIPTIONS_MAX,
+                value=len(consumption.subscriptions),
+            )
