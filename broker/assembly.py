@@ -50,6 +50,7 @@ from .pop.receives import PopLeases, serials_from
 from .pop.service import PopService
 from .pop.table import PopParts
 from .producers.producers import Producers
+from .remoting import filters as remoting_filters
 from .remoting.clients import ClassicClients
 from .remoting.heartbeats import RemotingHeartbeats
 from .remoting.locks import QueueLocks
@@ -224,7 +225,9 @@ def remoting_handlers(
         RemotingLookups(store, parts.lookups),
         ReplyMessages(members),
     )
-    return {code: handler for part in several for code, handler in part.handlers().items()}
+    return remoting_filters.handlers() | {
+        code: handler for part in several for code, handler in part.handlers().items()
+    }
 
 
 def _warn_of_unusual(sentences: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ A pull may commit an offset of the group (flag COMMIT). Source: remoting.md §3.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -34,6 +35,7 @@ from ..messages.fetch import Fetches
 from ..offsets import Offsets
 from ..timing.purgatory import WatchedOperation
 from ..topics import Topics
+from .filters import filter_of
 from .members import Members, Subscription
 
 _COMMIT, _SUSPEND, _SUBSCRIPTION = 1, 2, 4
@@ -42,8 +44,6 @@ _BATCH_DEFAULT: Final = 32
 #: RocketMQ, where the limit is a share of the memory.
 _RECENT_BYTES: Final = 4 << 30
 _NO_OFFSET: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
-_EXPRESSIONS: Final = {"TAG": pb.Filter.TAG, "SQL92": pb.Filter.SQL}
-_EVERYTHING: Final = ("", "*")
 
 #: Raises LeaseLost or GroupInUse if clients of this protocol must not commit offsets.
 CheckCommit = Callable[[str, Sequence[pb.GroupOffset]], None]
@@ -94,7 +94,9 @@ class RemotingPulls:
             return
         offset = max(request.long("queueOffset", least=-1), 0)
         if flags & _COMMIT and flags & _SUSPEND:
-            self._commit(group, topic, queue, request.long("commitOffset", 0, least=-1))
+            # After a loss of messages, a wrong one must not keep the consumer from its next messages.
+            with suppress(InvalidArgument):
+                self._commit(group, topic, queue, request.long("commitOffset", 0, least=-1))
         fetch = pb.FetchRequest(
             topic=topic,
             queue=queue,
@@ -116,7 +118,7 @@ class RemotingPulls:
         """Return the filter of a pull; None if it was answered, because the group has no subscription."""
         if has_own:
             kind = request.text("expressionType", "TAG") or "TAG"
-            return _filter_of(Subscription(topic, request.text("subscription", "*"), kind))
+            return filter_of(Subscription(topic, request.text("subscription", "*"), kind))
         found = self._members.subscription(group, topic)
         if found is None:
             request.answer(
@@ -130,7 +132,7 @@ class RemotingPulls:
                 remark="the consumer's subscription not latest",
             )
             return None
-        return _filter_of(found)
+        return filter_of(found)
 
     def query(self, request: RemotingRequest) -> None:
         """Answer the committed offset of a group."""
@@ -206,20 +208,6 @@ class RemotingPulls:
         topic, queue = request.text("topic"), request.number("queueId", least=-1)
         self._topics.for_reading(topic, queue)
         return topic, queue
-
-
-def _filter_of(subscription: Subscription) -> pb.Filter:
-    """Return the filter of SUBSCRIPTION; raise InvalidArgument for an unknown kind."""
-    kind = _EXPRESSIONS.get(subscription.kind)
-    if kind is None:
-        raise InvalidArgument(
-            f"the expression type is {subscription.kind[:64]!r}: must be TAG or SQL92",
-            field="expressionType",
-            value=subscription.kind[:64],
-        )
-    if subscription.expression in _EVERYTHING:
-        return pb.Filter(kind=pb.Filter.ALL)
-    return pb.Filter(kind=kind, expression=subscription.expression)
 
 
 def _cancel(waiting: WatchedOperation) -> None:

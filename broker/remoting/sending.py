@@ -18,7 +18,14 @@ from typing import Final
 from ...proto.errors import InvalidArgument, InvalidRecord, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.message_id import offset_message_id
-from ...proto.properties import DEAD_LETTER_REASON, UNIQ_KEY, closed, decode_properties, encode_pair
+from ...proto.properties import (
+    DEAD_LETTER_REASON,
+    DELAY,
+    UNIQ_KEY,
+    closed,
+    decode_properties,
+    encode_pair,
+)
 from ...proto.recall_handle import encode_handle
 from ...proto.record import Host, Record, encode_record, write_record
 from ...proto.remoting.codes import RequestCode
@@ -115,7 +122,7 @@ class RemotingSends:
             times=times,
         )
         records = [encode(*message) for message in messages]
-        self._store(request, topic, queue, records, messages)
+        self._store(request, topic, queue, records, decode_properties(properties))
 
     def _for_retry(
         self, topic: str, queue: int, properties: bytes, times: int, most: int
@@ -136,15 +143,18 @@ class RemotingSends:
         topic: str,
         queue: int,
         records: Sequence[bytes],
-        messages: Sequence[tuple[bytes, bytes, int]],
+        properties: Mapping[str, str],
     ) -> None:
+        """Store RECORDS, and answer REQUEST, which has PROPERTIES."""
         sizes = [len(record) for record in records]
         admitted = validate(b"".join(records), sizes, topic, queue)
         known = self._topics.find(topic)
         if known is not None and self._config.topic_message_type_check:
             check_type(admitted, known.attributes.get(TYPE_ATTRIBUTE, ""))
         self._topics.for_writing(topic, queue)
-        unique = decode_properties(messages[0][1]).get(UNIQ_KEY, "") if len(messages) == 1 else ""
+        unique = properties.get(UNIQ_KEY, "")
+        # As in Apache RocketMQ, only messages with a time, not with a delay level, get a handle.
+        is_timed = len(records) == 1 and DELAY not in properties and " " not in unique
         broker = self._config.name
 
         def outcome(reply: pb.ProduceReply, error: PocketMQError | None) -> None:
@@ -160,7 +170,7 @@ class RemotingSends:
             }
             if unique:
                 fields["transactionId"] = unique
-                if reply.due_ms and reply.due_ms[0] and " " not in unique:
+                if is_timed and reply.due_ms and reply.due_ms[0]:
                     fields["recallHandle"] = encode_handle(topic, broker, reply.due_ms[0], unique)
             request.answer(fields=fields)
 

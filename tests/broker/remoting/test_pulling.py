@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.remoting.codes import RequestCode, ResponseCode
+from pocketmq.proto.remoting.fastjson import dumps
 from pocketmq.proto.topics import retry_topic
 
 from .classic import SUSPEND, Classic, consumer, records, serving
@@ -94,6 +95,20 @@ async def test_filters_come_from_the_request_or_from_heartbeats(tmp_path: Path) 
         assert kind.code == ResponseCode.SYSTEM_ERROR
 
 
+async def test_a_client_has_its_filter_checked(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker, await Classic.connect(broker) as client:
+        for kind, expression, code in (
+            ("SQL92", "n > 1", 0),
+            ("SQL92", "n >", ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+            ("TAG", "a || b", 0),
+            ("other", "a", ResponseCode.SYSTEM_ERROR),
+        ):
+            data = {"expressionType": kind, "subString": expression, "topic": "orders"}
+            body = dumps({"clientId": "me@1", "group": "g", "subscriptionData": data})
+            answer = await client.ask(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+            assert (answer.code, bool(answer.remark)) == (code, code != 0)
+
+
 async def test_offsets_are_committed_by_requests_and_by_pulls(tmp_path: Path) -> None:
     async with serving(tmp_path) as broker, await Classic.connect(broker) as client:
         for _ in range(4):
@@ -105,6 +120,8 @@ async def test_offsets_are_committed_by_requests_and_by_pulls(tmp_path: Path) ->
         assert await client.queue_offset(QUERY, "orders", consumerGroup="g") == "2"
         await client.pull("orders", sysFlag=7, commitOffset=3, suspendTimeoutMillis=1)
         assert await client.queue_offset(QUERY, "orders", consumerGroup="g") == "3"
+        wrong = await client.pull("orders", offset=3, sysFlag=7, commitOffset=9)
+        assert (wrong.code, wrong.fields["nextBeginOffset"]) == (0, "4")
         late = await client.ask(UPDATE, {"topic": "orders", "queueId": 0, "commitOffset": 5} | own)
         assert (late.code, "ends at 4" in late.remark) == (1, True)
 
@@ -166,9 +183,7 @@ async def test_a_bad_pull_is_refused(tmp_path: Path, changes: dict[str, object],
 
 
 async def test_a_returned_message_is_read_from_the_retry_topic(tmp_path: Path) -> None:
-    levels = "1ms 1ms 1ms 1ms"
     async with serving(tmp_path) as broker, await Classic.connect(broker) as client:
-        del levels
         await client.beat(consumer("g", "orders"))
         await client.send("orders", b"x")
         (record,) = records((await client.pull("orders")).body)

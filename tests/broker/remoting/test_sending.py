@@ -102,6 +102,7 @@ async def test_a_delayed_message_waits_and_has_a_recall_handle(tmp_path: Path) -
 
         assert (level.code, timed.code) == (0, 0)
         assert timed.fields["recallHandle"]
+        assert "recallHandle" not in level.fields
         assert [one.body for one in records((await client.pull("orders")).body)] == [b"now"]
 
 
