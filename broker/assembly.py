@@ -56,6 +56,7 @@ from .remoting.heartbeats import RemotingHeartbeats
 from .remoting.locks import QueueLocks
 from .remoting.lookups import RemotingLookups
 from .remoting.pulling import RemotingPulls
+from .remoting.recalling import RemotingRecalls
 from .remoting.replies import ReplyMessages
 from .remoting.returning import ReturnedMessages
 from .remoting.sending import RemotingSends
@@ -222,6 +223,7 @@ def remoting_handlers(
         QueueLocks(config.name, topics, members, now_ms),
         ReturnedMessages(store, parts.retries, parts.appends, members.check_allowed),
         parts.classic.transactions,
+        RemotingRecalls(parts.recalls),
         RemotingLookups(store, parts.lookups),
         ReplyMessages(members),
     )

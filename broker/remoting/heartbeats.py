@@ -68,6 +68,7 @@ class RemotingHeartbeats:
     def unregister(self, request: RemotingRequest) -> None:
         """Forget a group of a client."""
         self._members.leave(
+            request.connection,
             request.text("clientID"),
             produces=request.text("producerGroup", ""),
             consumes=request.text("consumerGroup", ""),

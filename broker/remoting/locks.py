@@ -52,8 +52,8 @@ class QueueLocks:
         now_ms = self._now_ms()
         held = []
         self._forget_groups()
-        # Only a member may hold locks: they end with it.
-        if self._members.is_member(group, client_id):
+        # Only a member may hold locks: they end with it. Other connections do not act for it.
+        if self._members.is_own(request.connection, group, client_id):
             locks = self._locks.setdefault(group, {})
             for topic, queue in queues:
                 holder, until_ms = locks.get((topic, queue), (client_id, 0))
@@ -71,7 +71,8 @@ class QueueLocks:
         """Give up the locks of a client on queues."""
         group, client_id, queues = _asked(request.json(), self._broker)
         locks = self._locks.get(group, {})
-        for queue in queues:
+        is_own = self._members.is_own(request.connection, group, client_id)
+        for queue in queues if is_own else ():
             if locks.get(queue, ("", 0))[0] == client_id:
                 del locks[queue]
         if not locks:

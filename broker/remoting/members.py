@@ -117,6 +117,11 @@ class Members:
         """Return whether CLIENT_ID is a member of the consumer group GROUP."""
         return client_id in self._by_group.get(group, ())
 
+    def is_own(self, connection: RemotingConnection, group: str, client_id: str) -> bool:
+        """Return whether CLIENT_ID is a member of the consumer group GROUP on CONNECTION."""
+        member = self._by_group.get(group, {}).get(client_id)
+        return member is not None and member.connection is connection
+
     def check_allowed(self, group: str) -> None:
         """Raise GroupInUse if clients of this protocol must not consume as GROUP."""
         self._check_group(group)
@@ -191,10 +196,19 @@ class Members:
             connection.on_close(lambda: self._lost(client_id, connection))
         return member
 
-    def leave(self, client_id: str, *, produces: str = "", consumes: str = "") -> None:
-        """Apply the end of a producer or consumer group at CLIENT_ID; a client without groups is forgotten."""
+    def leave(
+        self,
+        connection: RemotingConnection,
+        client_id: str,
+        *,
+        produces: str = "",
+        consumes: str = "",
+    ) -> None:
+        """Apply the end of a producer or consumer group at CLIENT_ID, which CONNECTION must be of; a client without
+        groups is forgotten.
+        """
         member = self._members.get(client_id)
-        if member is None:
+        if member is None or member.connection is not connection:
             return
         if produces:
             member.produces -= {produces}

@@ -153,7 +153,7 @@ class RemotingSends:
             check_type(admitted, known.attributes.get(TYPE_ATTRIBUTE, ""))
         self._topics.for_writing(topic, queue)
         unique = properties.get(UNIQ_KEY, "")
-        # As in Apache RocketMQ, only messages with a time, not with a delay level, get a handle.
+        # As in Apache RocketMQ, messages with a delay level get no handle.
         is_timed = len(records) == 1 and DELAY not in properties and " " not in unique
         broker = self._config.name
 

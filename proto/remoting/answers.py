@@ -1,4 +1,4 @@
-"""Errors as answers: which code of RocketMQ tells a client what to do about an error of PocketMQ."""
+"""Errors as answers: the code of RocketMQ for each error of PocketMQ."""
 
 from __future__ import annotations
 

@@ -27,6 +27,9 @@ from .codes import SUCCESS
 
 #: Apache RocketMQ's brokers refuse larger frames by default.
 REQUEST_MAX: Final = 16 << 20
+#: Larger headers of received frames are refused. Properties of a message, 32 KiB, may take six times as much in JSON.
+HEADER_SIZE_MAX: Final = 1 << 20
+_FIELDS_MAX: Final = 1_000
 #: The RocketMQ version in each command: 5.5.0.
 VERSION: Final = 513
 
@@ -140,6 +143,8 @@ def decode(frame: bytes) -> RemotingCommand:
     (word,) = _LENGTH.unpack_from(frame)
     kind, size = word >> 24, word & _HEADER_MAX
     end = _LENGTH.size + size
+    if size > HEADER_SIZE_MAX:
+        raise ValueError(f"a header of {size:,} bytes, the limit is {HEADER_SIZE_MAX:,}")
     if end > len(frame):
         raise ValueError(f"a header of {size:,} bytes does not fit a frame of {len(frame):,}")
     header, body = frame[_LENGTH.size : end], frame[end:]
@@ -194,6 +199,8 @@ def _of_rocketmq(header: bytes, body: bytes) -> RemotingCommand:
         fields: dict[str, str] = {}
         at = 0
         while at < len(packed):
+            if len(fields) == _FIELDS_MAX:
+                raise ValueError(f"the header has more than {_FIELDS_MAX:,} fields")
             name, at = _piece(packed, at, _NAME)
             value, at = _piece(packed, at, _LENGTH)
             fields[name.decode()] = value.decode()

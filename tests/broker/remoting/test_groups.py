@@ -117,6 +117,25 @@ async def test_a_queue_has_one_lock(tmp_path: Path) -> None:
         assert locked(await two.ask(lock, body=queues("g", "b@1", *wanted))) == wanted[:2]
 
 
+async def test_a_connection_acts_for_its_own_client_only(tmp_path: Path) -> None:
+    lock, unlock = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
+    queue = ("orders", 0)
+    async with (
+        serving(tmp_path) as broker,
+        await Classic.connect(broker, "a@1") as one,
+        await Classic.connect(broker, "b@1") as other,
+    ):
+        await one.send("orders", b"x")
+        await one.beat(consumer("g", "orders"))
+        assert locked(await other.ask(lock, body=queues("g", "a@1", queue))) == []
+        assert locked(await one.ask(lock, body=queues("g", "a@1", queue))) == [queue]
+        await other.ask(unlock, body=queues("g", "a@1", queue))
+        await other.ask(RequestCode.UNREGISTER_CLIENT, {"clientID": "a@1", "consumerGroup": "g"})
+        assert await ids(other) == ["a@1"]
+        await other.beat(consumer("g", "orders"))
+        assert locked(await other.ask(lock, body=queues("g", "b@1", queue))) == []
+
+
 async def test_a_group_has_members_of_one_protocol(tmp_path: Path) -> None:
     async with serving(tmp_path) as broker, await Classic.connect(broker) as client:
         assert broker._running is not None
@@ -148,7 +167,8 @@ async def test_a_group_has_members_of_one_protocol(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"", b"[]", b"{", b'{"clientID":5}', b'{"clientID":"a","consumerDataSet":5}',
+        b"", b"[]", b"{", b"[" * 100_000, b" " * (1 << 20) + b"{}", b'{"clientID":5}',
+        b'{"clientID":"a","consumerDataSet":5}',
         b'{"clientID":"a","consumerDataSet":[5]}', b'{"clientID":"a","consumerDataSet":[{}]}',
         b'{"clientID":"a","consumerDataSet":[{"groupName":"CID_RMQ_SYS_x"}]}',
         b'{"clientID":"a","producerDataSet":[{"groupName":"' + b"x" * 300 + b'"}]}',

@@ -106,6 +106,18 @@ async def test_a_delayed_message_waits_and_has_a_recall_handle(tmp_path: Path) -
         assert [one.body for one in records((await client.pull("orders")).body)] == [b"now"]
 
 
+async def test_a_waiting_message_is_recalled(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker, await Classic.connect(broker) as client:
+        properties = {"UNIQ_KEY": "b", "TIMER_DELAY_SEC": "3600"}
+        timed = await client.send("orders", b"late", properties=properties)
+        wanted = {"topic": "orders", "recallHandle": timed.fields["recallHandle"]}
+        answer = await client.ask(RequestCode.RECALL_MESSAGE, wanted)
+        wrong = await client.ask(RequestCode.RECALL_MESSAGE, wanted | {"recallHandle": "x"})
+
+        assert (answer.code, dict(answer.fields)) == (0, {"msgId": "b"})
+        assert (wrong.code, bool(wrong.remark)) == (ResponseCode.SYSTEM_ERROR, True)
+
+
 async def test_a_request_message_gets_its_cluster(tmp_path: Path) -> None:
     async with serving(tmp_path, cluster="c1") as broker, await Classic.connect(broker) as client:
         await client.send("orders", b"rq", properties={"UNIQ_KEY": "a", "REPLY_TO_CLIENT": "x"})

@@ -1,4 +1,4 @@
-"""Programs of classic clients: Java's from Maven Central, in two versions, and Go's from its proxy.
+"""Programs of classic clients: in Java from Maven Central, in two versions, and in Go from its proxy.
 
 Builds are made as those of official clients are: once, and again when a file of the program changes.
 """

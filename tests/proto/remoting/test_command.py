@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
-from pocketmq.proto.remoting.command import RemotingCommand, decode, encode
+from pocketmq.proto.remoting.command import HEADER_SIZE_MAX, RemotingCommand, decode, encode
 
 JSON = bytes.fromhex("0000008600000082") + (
     b'{"code":105,"extFields":{"topic":"orders"},"flag":0,"language":"PYTHON","opaque":7,'
@@ -100,3 +101,13 @@ def test_damage_is_an_error_of_one_kind(frame: bytes, data: Any) -> None:
 def test_what_is_no_command_is_told(frame: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         decode(frame)
+
+
+def test_a_header_is_limited() -> None:
+    header = (HEADER_SIZE_MAX + 1).to_bytes(4)
+    with pytest.raises(ValueError, match="the limit is 1,048,576"):
+        decode(header + b" " * (HEADER_SIZE_MAX + 1))
+    many = RemotingCommand(code=1, fields={str(number): "" for number in range(1_001)})
+    assert decode(encode(many)[4:]) == many
+    with pytest.raises(ValueError, match="more than 1,000 fields"):
+        decode(encode(replace(many, is_json=False))[4:])
