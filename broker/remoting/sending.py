@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate, count
 from typing import Final
 
@@ -60,6 +61,9 @@ _LONG_NAMES: Final = {
 _IN_BATCH: Final = struct.Struct(">iiiii")
 _SHORT: Final = struct.Struct(">h")
 _BATCH_MESSAGES_MAX: Final = 32_768
+#: Parse the addresses of peers, and of this side, with a cache.
+_host_of: Final = lru_cache(4096)(Host.of_peer)
+_own_host: Final = lru_cache(64)(Host.parse)
 #: Messages with this property are requests (request and reply): the replier needs the cluster.
 _REPLY_TO: Final = b"REPLY_TO_CLIENT\x01"
 _CLUSTER: Final = "CLUSTER"
@@ -118,7 +122,7 @@ class RemotingSends:
             queue,
             sys_flag=request.number(names["sysFlag"], 0),
             born_ms=request.long(names["bornTimestamp"], 0),
-            born_host=Host.of_peer(request.connection.peer),
+            born_host=_host_of(request.connection.peer),
             times=times,
         )
         records = [encode(*message) for message in messages]
@@ -239,7 +243,7 @@ def _messages_of(body: bytes) -> list[tuple[bytes, bytes, int]]:
 
 def _ids(local: tuple[str, int], reply: pb.ProduceReply, sizes: Sequence[int]) -> list[str]:
     """Return the ids of messages of SIZES that were stored as in REPLY, for a client that connected to LOCAL."""
-    host = Host.parse(*local)
+    host = _own_host(*local)
     offsets: Sequence[int] = reply.log_offsets
     if not offsets:
         offsets = list(accumulate(sizes[:-1], initial=reply.first_log_offset))

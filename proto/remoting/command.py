@@ -44,6 +44,8 @@ _LANGUAGES: Final = (
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST",
     "NODE_JS",
 )  # fmt: skip
+#: Made once: `json.dumps` would make an encoder for each call.
+_to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _HEADER_MAX: Final = (1 << 24) - 1
 
 
@@ -117,7 +119,7 @@ def _json_header(command: RemotingCommand) -> bytes:
     for name in ("extFields", "remark"):
         if not head[name]:
             del head[name]
-    return json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return _to_json(head).encode("utf-8", "replace")
 
 
 def _rocketmq_header(command: RemotingCommand) -> bytes:
