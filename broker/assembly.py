@@ -15,6 +15,7 @@ from ..store.format.state_tables import GROUPS, TOPICS
 from ..store.message_store import MessageStore
 from ..store.offsets_file import OffsetsFile
 from ..store.state_files import StateFile
+from .broker_tables import BrokerTables
 from .commit_texts import CommitTexts
 from .config import BrokerConfig
 from .consume_stats import ConsumeStats
@@ -31,7 +32,6 @@ from .groups.lease_guard import LeaseGuard
 from .groups.leases import LeaseService
 from .groups.protocols import GroupProtocols
 from .groups.retries import Retries
-from .kept_tables import KeptTables
 from .messages.appender import Appender
 from .messages.fetch import Fetches
 from .messages.filters import Filters
@@ -113,7 +113,7 @@ def assemble(  # noqa: PLR0913  (the parts depend on all of this)
     purgatory = Purgatory(wall_timers, limit=lambda: config.fetches_waiting_max)
     traffic = TrafficCounts(lambda: config.metrics_series_max)
     appends = Appender(store, purgatory.notify, mastership, traffic, events)
-    tables = KeptTables.open(store, wall_timers, entry_clock=timers, forget_own=epoch > 0)
+    tables = BrokerTables.open(store, wall_timers, entry_clock=timers, forget_own=epoch > 0)
     with tables.closed_on_error():
         topics = Topics(state_file(TOPICS.file), config, unix_ms, events, tables.topics)
         groups = Groups(state_file(GROUPS.file), config, unix_ms, tables.groups)
@@ -249,8 +249,8 @@ def _replicated(mastership: Mastership | None, parts: BrokerParts) -> StateSourc
         return store.max_log_offset
 
     told = table_parts(
-        parts.topics.kept,
-        parts.groups.kept,
+        parts.topics.table,
+        parts.groups.table,
         parts.offsets,
         parts.delays.next_of_levels,
         log_end,

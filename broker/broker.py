@@ -295,7 +295,7 @@ class Broker:
         if self._running is None:
             return 0
         parts = self._running.parts
-        tables = parts.topics.kept, parts.groups.kept
+        tables = parts.topics.table, parts.groups.table
         return sum(len(table.entries) for table in tables) + parts.store.queues.count
 
     @property
@@ -462,7 +462,7 @@ class Broker:
             carrier.speak(self._remoting(parts))
         apache = None
         if self._config.java_slaves:
-            apache = JavaSlaves(self._config, store, parts.topics.kept, parts.groups.kept)
+            apache = JavaSlaves(self._config, store, parts.topics.table, parts.groups.table)
         return _Running(
             parts=parts,
             mark=keep_mark(self._clock, self._disk, self._store_config),

@@ -16,11 +16,11 @@ from ..proto.topics import (
     check_group,
     check_new_group,
 )
+from ..store.file_table import ChangeTable, FileTable
 from ..store.format.state_tables import (
     GROUPS,
     GroupConfig,
 )
-from ..store.kept_table import ChangeTable, KeptTable
 from ..store.state_files import StateFile
 from .config import BrokerConfig
 from .retry_policies import changed_policy
@@ -57,15 +57,15 @@ class Groups:
     ) -> None:
         self._config = config
         #: Stores the entries: start it, and call its tick.
-        self.kept = KeptTable(file, GROUPS, now_ms, self._serve, changes)
+        self.table = FileTable(file, GROUPS, now_ms, self._serve, changes)
         #: The valid groups of the entries.
         self._groups: dict[str, GroupConfig] = {}
-        for name in self.kept.entries:
+        for name in self.table.entries:
             self._serve(name)
 
     def _serve(self, name: str) -> None:
         """Update what is served of group NAME after a change of its entry."""
-        entry = self.kept.entries.get(name)
+        entry = self.table.entries.get(name)
         if entry is None or not is_storable(name, check_group):
             self._groups.pop(name, None)
         else:
@@ -73,7 +73,7 @@ class Groups:
 
     def unusual(self) -> list[str]:
         """Return a sentence about each group that is not served, or whose settings the broker would refuse today."""
-        return list(unusual_groups(self.kept.entries, self.kept.unread))
+        return list(unusual_groups(self.table.entries, self.table.unread))
 
     def find(self, name: str) -> GroupConfig | None:
         """Return the group NAME; None if there is none."""
@@ -119,7 +119,7 @@ class Groups:
             return self.create(GroupConfig(name=name), update=False)
         except errors.StoreError as error:
             logger.warning("group not stored yet group=%s reason=%s", name, error.message)
-            self.kept.put_late(name, group := GroupConfig(name=name))
+            self.table.put_late(name, group := GroupConfig(name=name))
             return group
 
     def create(
@@ -171,14 +171,14 @@ class Groups:
             consume_enable=group.consume_enable,
             attributes=_attributes(existing, group),
         )
-        self.kept.put(group.name, group)
+        self.table.put(group.name, group)
         return group
 
     def delete(self, name: str) -> None:
         """Delete group NAME; raise GroupNotFound, or InvalidName for one of the broker's own groups."""
         self.get(name)
         check_own_choice(name)
-        self.kept.drop(name)
+        self.table.drop(name)
         logger.info("group deleted group=%s", name)
 
 

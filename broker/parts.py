@@ -17,6 +17,7 @@ from ..proto.errors import PocketMQError
 from ..proto.rpc import MethodTable
 from ..store.flush import Flusher
 from ..store.message_store import MessageStore
+from .broker_tables import BrokerTables
 from .consume_stats import ConsumeStats
 from .consumer_groups import Groups
 from .delay.delays import Delays
@@ -24,7 +25,6 @@ from .delay.recalls import Recalls
 from .groups.coordination import Coordination
 from .groups.dead_letters import DeadLetters
 from .groups.retries import Retries
-from .kept_tables import KeptTables
 from .messages.appender import Appender, synced
 from .messages.fetch import Fetches
 from .messages.filters import Filters
@@ -53,7 +53,7 @@ class BrokerParts:
     """The parts of a broker on one open store."""
 
     store: MessageStore
-    tables: KeptTables
+    tables: BrokerTables
     topics: Topics
     groups: Groups
     offsets: Offsets
@@ -119,10 +119,10 @@ class BrokerParts:
         self.saver.start()
         self.tables.journal.start(asyncio.get_running_loop().call_soon)
         self.wall_timers.every(self.store.config.flush_interval_ms, self.tables.journal.tick)
-        for kept in (self.topics.kept, self.groups.kept):
-            kept.start(self.saver, self.store.call_owner)
+        for table in (self.topics.table, self.groups.table):
+            table.start(self.saver, self.store.call_owner)
         self.offsets.start(self.saver, self.store.call_owner)
-        self.store.sync_before_log(self.topics.kept.when_safe)
+        self.store.sync_before_log(self.topics.table.when_safe)
         self.producers.start(self.saver)
         self.transactions.start()
         self.atomic_commits.start()
@@ -143,8 +143,8 @@ class BrokerParts:
 
     def save_tables(self) -> None:
         """Begin to write the files of topics and groups if they changed."""
-        self.topics.kept.tick()
-        self.groups.kept.tick()
+        self.topics.table.tick()
+        self.groups.table.tick()
 
     def wind_down(self, error: PocketMQError) -> None:
         """Answer all waiting requests, and refuse new ones with ERROR: the broker is about to stop."""
@@ -180,7 +180,7 @@ class BrokerParts:
         self.saver.stop()
         if is_log_on_disk:
             errors += _errors_of(self.offsets.save)
-        errors += _errors_of(self.topics.kept.close) + _errors_of(self.groups.kept.close)
+        errors += _errors_of(self.topics.table.close) + _errors_of(self.groups.table.close)
         try:
             await self.producers.close(synced)
         except PocketMQError as error:

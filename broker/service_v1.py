@@ -224,7 +224,7 @@ class BrokerService:
 
         def saved(error: PocketMQError | None) -> None:
             if error is None:
-                self._groups.kept.when_safe(safe)  # The group may be new.
+                self._groups.table.when_safe(safe)  # The group may be new.
             else:
                 call.fail(error)
 
@@ -376,7 +376,7 @@ class _Changes:
         if request.update and request.fields:
             asked = _changed(self._topics.get(asked.name), asked, request.fields, _TOPIC_FIELDS)
         topic = self._topics.create(asked, update=request.update)
-        await ended(self._topics.kept.when_safe)
+        await ended(self._topics.table.when_safe)
         await self._replicated(TOPICS_FILE)
         await self._announced()
         return pb.TopicReply(topic=topic_message(topic))
@@ -390,7 +390,7 @@ class _Changes:
         self._coordination.forget_topic(request.topic)
         self._offsets.forget_topic(request.topic)
         await ended(self._offsets.when_saved)
-        await ended(self._topics.kept.when_safe)
+        await ended(self._topics.table.when_safe)
         await self._without_statistics()
         await self._replicated(TOPICS_FILE, *_OF_GROUPS)
         await self._announced()
@@ -403,7 +403,7 @@ class _Changes:
             asked = _changed(self._groups.get(asked.name), asked, request.fields, _GROUP_FIELDS)
             intervals = intervals if "retry_intervals_ms" in request.fields else None
         made = self._groups.create(asked, update=request.update, retry_intervals_ms=intervals)
-        await ended(self._groups.kept.when_safe)
+        await ended(self._groups.table.when_safe)
         await self._replicated(GROUPS_FILE)
         return pb.GroupReply(group=_group_message(made))
 
@@ -413,7 +413,7 @@ class _Changes:
         self._coordination.forget_group(request.group)
         self._offsets.forget_group(request.group)
         await ended(self._offsets.when_saved)
-        await ended(self._groups.kept.when_safe)
+        await ended(self._groups.table.when_safe)
         await self._without_statistics()
         await self._replicated(GROUPS_FILE, *_OF_GROUPS)
         return pb.DeleteGroupReply()

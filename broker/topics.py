@@ -29,11 +29,11 @@ from ..proto.topics import (
     is_system_topic,
     system_topic_queues,
 )
+from ..store.file_table import ChangeTable, FileTable
 from ..store.format.state_tables import (
     TOPICS,
     TopicConfig,
 )
-from ..store.kept_table import ChangeTable, KeptTable
 from ..store.state_files import StateFile
 from .config import BrokerConfig
 from .events import BrokerEvents
@@ -89,17 +89,17 @@ class Topics:
         self._config = config
         self._events = events or BrokerEvents()
         #: Stores the entries: start it, and call its tick.
-        self.kept = KeptTable(file, TOPICS, now_ms, self._serve, changes)
+        self.table = FileTable(file, TOPICS, now_ms, self._serve, changes)
         system = system_topic_queues(config.cluster, config.name)
         self._system = {name for name, _, _ in system}
         for name, queues, permission in system:
             topic = TopicConfig(
                 name=name, read_queues=queues, write_queues=queues, permission=permission
             )
-            self.kept.entries.setdefault(name, topic)
+            self.table.entries.setdefault(name, topic)
         #: The valid topics of the entries.
         self._topics: dict[str, TopicConfig] = {}
-        for name in self.kept.entries:
+        for name in self.table.entries:
             self._serve(name)
         self._queues = sum(map(_queues_of, self._topics.values()))
         #: The latest changes: the version before each, and its topic.
@@ -107,7 +107,7 @@ class Topics:
 
     def _serve(self, name: str) -> None:
         """Update what is served of topic NAME after a change of its entry."""
-        entry = self.kept.entries.get(name)
+        entry = self.table.entries.get(name)
         if entry is None or not is_storable(name):
             self._topics.pop(name, None)
         else:
@@ -115,12 +115,12 @@ class Topics:
 
     def unusual(self) -> list[str]:
         """Return a sentence about each topic that is not served, or whose settings the broker would refuse today."""
-        return list(unusual_topics(self.kept.entries, self.kept.unread))
+        return list(unusual_topics(self.table.entries, self.table.unread))
 
     @property
     def version(self) -> int:
         """A number that grows with every change, also over restarts and if the clock is set back."""
-        version = self.kept.version
+        version = self.table.version
         return version.timestamp_ms << 16 | version.counter & 0xFFFF
 
     def changed_since(self, version: int) -> set[str] | None:
@@ -311,7 +311,7 @@ class Topics:
             )
         more = self._more_queues(topic)
         before = self.version
-        self.kept.put(topic.name, topic)
+        self.table.put(topic.name, topic)
         self._queues += more
         self._tell(before, topic.name)
         logger.info("topic stored topic=%s queues=%d", topic.name, topic.write_queues)
@@ -344,7 +344,7 @@ class Topics:
         """Delete topic NAME; raise TopicNotFound, or NotWritable for a system topic."""
         self.check_deletable(name)
         before, queues = self.version, _queues_of(self._topics[name])
-        self.kept.drop(name)
+        self.table.drop(name)
         self._queues -= queues
         self._tell(before, name)
         logger.info("topic deleted topic=%s", name)

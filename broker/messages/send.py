@@ -619,7 +619,7 @@ class Sends:
                 acknowledged(0, error)
 
         timer = self._timer(sends, "stored here, but not on all replicas in sync")
-        self._topics.kept.when_safe(topics_safe)
+        self._topics.table.when_safe(topics_safe)
 
     def _too_few(self, send: Sending, there: int) -> errors.PocketMQError | None:
         """Return the error of SEND if its topic needs more replicas than the THERE that are in sync and have it."""

@@ -26,9 +26,9 @@ from ...proto.remoting.client import read_command
 from ...proto.remoting.codes import NOT_SUPPORTED, RequestCode
 from ...proto.remoting.command import REQUEST_MAX, RemotingCommand, encode
 from ...proto.slave_protocol import ClassicReports, classic_frame
+from ...store.file_table import FileTable
 from ...store.format import state_tables
 from ...store.format.java_json import Json, render
-from ...store.kept_table import KeptTable
 from ...store.message_store import MessageStore
 from ...store.offsets_file import OffsetsFile
 from ...store.state_files import StateFile
@@ -64,8 +64,8 @@ class JavaSlaves:
         self,
         config: BrokerConfig,
         store: MessageStore,
-        topics: KeptTable[state_tables.TopicConfig],
-        groups: KeptTable[state_tables.GroupConfig],
+        topics: FileTable[state_tables.TopicConfig],
+        groups: FileTable[state_tables.GroupConfig],
     ) -> None:
         self._config = config
         self._store = store

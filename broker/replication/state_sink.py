@@ -24,13 +24,13 @@ from typing import Any, Final, Protocol
 
 from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...store.file_table import ChangeTable, FileTable
 from ...store.flush import Flusher, FlushJob
 from ...store.format import state_tables
-from ...store.kept_table import ChangeTable, KeptTable
 from ...store.message_store import MessageStore
 from ...store.offsets_file import OFFSETS_FILE, OffsetsFile
 from ...store.state_files import StateFile
-from ..kept_tables import KeptTables
+from ..broker_tables import BrokerTables
 from ..offsets import Offsets, Safe
 from .follower_view import FollowerTables
 from .frames import STATE_SIZE_MAX, check_state, read_state
@@ -93,10 +93,10 @@ class StateSink:
         self._acknowledge = acknowledge
         self._saver = saver or Flusher("pocketmq-save-replica")
         clock = _Clock(unix_ms, now_ms)
-        self._tables = tables = KeptTables.open(store, clock)
+        self._tables = tables = BrokerTables.open(store, clock)
         with tables.closed_on_error():
-            self._topics = KeptSink(store, state_tables.TOPICS, tables.topics, unix_ms)
-            self._groups = KeptSink(store, state_tables.GROUPS, tables.groups, unix_ms)
+            self._topics = FileTableSink(store, state_tables.TOPICS, tables.topics, unix_ms)
+            self._groups = FileTableSink(store, state_tables.GROUPS, tables.groups, unix_ms)
             self._offsets = OffsetsSink(store, unix_ms)
             self._levels = LevelsSink(store, unix_ms, self._saver)
             self._timers = TimersSink(store, unix_ms)
@@ -356,7 +356,7 @@ def _set_aside(store: MessageStore, file: str, entries: Entries) -> None:
     )
 
 
-class KeptSink:
+class FileTableSink:
     """The table of FORM, of topics or of groups, and the queues of deleted topics."""
 
     is_kept = True
@@ -372,7 +372,7 @@ class KeptSink:
         self._store = store
         self._form = form
         file = StateFile(store.disk, store.config.path, form.file)
-        self.table: KeptTable[Any] = KeptTable(file, form, unix_ms, changes=changes)
+        self.table: FileTable[Any] = FileTable(file, form, unix_ms, changes=changes)
         self.when_safe = self.table.when_safe
         #: Deleted topics, and the end of the log at that time.
         self._deleted: dict[str, int] = {}

@@ -28,9 +28,9 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...store.file_table import FileTable
 from ...store.flush import notify
 from ...store.format.state_tables import GROUPS, TOPICS, TableForm
-from ...store.kept_table import KeptTable
 from ...store.offsets_file import OFFSETS_FILE as OFFSETS_FILE
 from ..offsets import Offsets
 from .frames import STATE_SIZE_MAX, VERSION_BITS
@@ -406,8 +406,8 @@ class TablePart:
         return json.dumps(maps, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-class KeptState:
-    """KEPT, the table of FORM: topics or groups.
+class FileTableState:
+    """TABLE, the table of FORM: topics or groups.
 
     LOG_END returns the end of the log. It is recorded when an entry is deleted in this epoch: if a topic is created
     again, its queues start again, and older messages do not belong to it. The latest DELETED_MAX deletions are kept.
@@ -416,21 +416,21 @@ class KeptState:
     def __init__(
         self,
         form: TableForm[Any],
-        kept: KeptTable[Any],
+        table: FileTable[Any],
         log_end: Callable[[], int] | None = None,
     ) -> None:
         self.file = form.file
         self._key = partial(EntryKey, form.members)
-        self._kept = kept
+        self._table = table
         self._log_end = log_end
         self._deleted: dict[str, int] = {}
         self._changed: dict[EntryKey, None] = {}
         self.on_change: list[Callable[[], None]] = []
-        kept.on_change.append(self._note)
+        table.on_change.append(self._note)
 
     def _note(self, name: str) -> None:
         self._changed[self._key(name)] = None
-        if self._log_end is not None and name not in self._kept.entries:
+        if self._log_end is not None and name not in self._table.entries:
             self._deleted.pop(name, None)
             self._deleted[name] = self._log_end()
             self._changed[EntryKey(DELETED, name)] = None
@@ -444,14 +444,14 @@ class KeptState:
         return changed
 
     def keys(self) -> Iterable[EntryKey]:
-        yield from map(self._key, self._kept.entries)
+        yield from map(self._key, self._table.entries)
         for name in self._deleted:
             yield EntryKey(DELETED, name)
 
     def entry(self, key: EntryKey) -> Any:
         if key.map == DELETED:
             return self._deleted.get(key.name)
-        entry = self._kept.entries.get(key.name)
+        entry = self._table.entries.get(key.name)
         return None if entry is None else entry.to_json()
 
 
@@ -504,8 +504,8 @@ class LevelsState:
 
 
 def table_parts(
-    topics: KeptTable[Any],
-    groups: KeptTable[Any],
+    topics: FileTable[Any],
+    groups: FileTable[Any],
     offsets: Offsets,
     levels: Callable[[], Mapping[int, int]],
     log_end: Callable[[], int],
@@ -515,8 +515,8 @@ def table_parts(
     LEVELS returns the next message of each delay level, LOG_END the end of the log.
     """
     return [
-        TablePart(KeptState(TOPICS, topics, log_end), is_kept=True),
-        TablePart(KeptState(GROUPS, groups), is_kept=True),
+        TablePart(FileTableState(TOPICS, topics, log_end), is_kept=True),
+        TablePart(FileTableState(GROUPS, groups), is_kept=True),
         TablePart(OffsetsState(offsets)),
         TablePart(LevelsState(levels)),
     ]

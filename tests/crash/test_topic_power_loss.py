@@ -45,14 +45,14 @@ class World:
         self.rig = Rig(home, threads=False, disk=self.disk, changes=topics)
         background = self.rig.store._background
         background.log_flusher = background.group._flusher = self.flusher
-        self.rig.topics.kept.start(self.saver, lambda function: function())
-        self.rig.store.sync_before_log(self.rig.topics.kept.when_safe)
+        self.rig.topics.table.start(self.saver, lambda function: function())
+        self.rig.store.sync_before_log(self.rig.topics.table.when_safe)
         self.topics: list[str] = []
 
     async def step(self) -> None:
         match self.chance.randrange(20):
             case 0:
-                self.rig.topics.kept.tick()
+                self.rig.topics.table.tick()
             case 1:
                 self.saver.do_next()
             case choice if choice < 10:
@@ -117,7 +117,7 @@ def test_a_reset_of_offsets_that_was_answered_has_its_group_and_its_offsets(
     file = StateFile(disk, str(home), "subscriptionGroup.json")
     groups = Groups(file, BrokerConfig(), Hand(), changes)
     offsets = Offsets(StateFile(disk, str(home), "consumerOffset.json"), Hand())
-    groups.kept.start(saver, lambda function: function())
+    groups.table.start(saver, lambda function: function())
     offsets.start(saver, lambda function: function())
     told = SimpleNamespace(consume_stats=ConsumeStats())
     service = BrokerService(BrokerConfig(), None, None, groups, offsets, told, None)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.broker import Broker
-from pocketmq.broker.kept_tables import KeptTables
+from pocketmq.broker.broker_tables import BrokerTables
 from pocketmq.broker.pop.deliveries import LOOKED, PopKey
 from pocketmq.broker.replication.state_sink import StateSink
 from pocketmq.proto.clock import Clock, SystemClock, VirtualClock
@@ -26,10 +26,10 @@ FILES = ["topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayO
 QUEUE = PopKey("g", "T", 0)
 
 
-def opened(root: Path) -> tuple[MessageStore, KeptTables]:
+def opened(root: Path) -> tuple[MessageStore, BrokerTables]:
     """Open the store below ROOT, and its tables."""
     store = MessageStore.open(store_config(root), disk=OsDisk(), now_ms=Hand())
-    return store, KeptTables.open(store, VirtualClock())
+    return store, BrokerTables.open(store, VirtualClock())
 
 
 @pytest.fixture

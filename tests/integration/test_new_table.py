@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker import kept_tables
-from pocketmq.broker.kept_tables import KeptTables
+from pocketmq.broker import broker_tables
+from pocketmq.broker.broker_tables import BrokerTables
 from pocketmq.proto.clock import SystemClock
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.table_files import read_entries
@@ -54,7 +54,7 @@ def note_table() -> NamedTable:
 
 @pytest.fixture(autouse=True)
 def added_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_tables, "OTHER_TABLES", [note_table])
+    monkeypatch.setattr(broker_tables, "OTHER_TABLES", [note_table])
 
 
 def test_a_new_table_costs_at_most_60_lines() -> None:
@@ -86,7 +86,7 @@ def test_it_is_durable_visible_and_deletable(tmp_path: Path) -> None:
 def opened(path: Path) -> Notes:
     """Return what a process finds in the store at PATH; it is killed at once."""
     store = open_store(path)
-    tables = KeptTables.open(store, SystemClock())
+    tables = BrokerTables.open(store, SystemClock())
     store._close_files()
     return Notes(tables.others["notes"])
 

@@ -43,7 +43,7 @@ def left_amid(path: Path) -> None:
         desk.sync()
         desk.save()
         desk.sync()
-    desk.topics.kept.close()
+    desk.topics.table.close()
     desk.commit("last", {0: (9, 12)}, {(TARGET, 0): ["made last"]})
     desk.kill()
 

@@ -34,7 +34,7 @@ from .source_tree import code_files, name_of
 
 #: The modules that write state, and the files that each writes. `N` is any number.
 DECLARED: Final = {
-    "store/kept_table.py": {
+    "store/file_table.py": {
         "config/subscriptionGroup.json",
         "config/topics.json",
     },

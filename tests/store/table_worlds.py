@@ -10,9 +10,9 @@ from typing import Any
 from pocketmq.proto.clock import Readings, VirtualClock
 from pocketmq.proto.errors import StoreError
 from pocketmq.store.disk import Disk
+from pocketmq.store.file_table import ChangeTable, change_table
 from pocketmq.store.flush import Flusher, Waiter
 from pocketmq.store.format.state_tables import GROUPS, TOPICS
-from pocketmq.store.kept_table import ChangeTable, change_table
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.table_files import FoundTables
 from pocketmq.store.table_journal import JournalParts, JournalSizes, TableJournal

@@ -23,9 +23,9 @@ from ...store.apache.files import StartRefused
 from ...store.apache.queue import JavaQueue
 from ...store.apache.settings import ApacheSettings
 from ...store.disk import Disk
+from ...store.file_table import stored_changes
 from ...store.format.index import TAG_TYPE, index_key
 from ...store.format.state_tables import GROUPS, TOPICS, parse_delay_offsets
-from ...store.kept_table import stored_changes
 from ...store.message_store import MessageStore
 from ...store.opened_store import OpenedStore, open_ours
 from ...store.overlay_disk import OverlayDisk

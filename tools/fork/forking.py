@@ -14,15 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from ...broker.kept_tables import copy_group_tables
+from ...broker.broker_tables import copy_group_tables
 from ...proto.clock import SystemClock
 from ...proto.errors import CorruptState
 from ...store.apache.settings import ApacheSettings
 from ...store.commit_log import CommitLog
 from ...store.file_copies import sync_tree
 from ...store.file_sizes import settings_of
+from ...store.file_table import ChangeTable, FileTable, stored_changes
 from ...store.format.state_tables import GROUPS, TOPICS, TableForm
-from ...store.kept_table import ChangeTable, KeptTable, stored_changes
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
@@ -166,7 +166,7 @@ class _Forking:
         for form, changes in self._changes:
             with suppress(CorruptState):  # A start of the fork reports it.
                 file = StateFile(overlay, self._target, form.file)
-                KeptTable(file, form, self._now_ms, changes=changes).close()
+                FileTable(file, form, self._now_ms, changes=changes).close()
 
     def _prepare(self, overlay: OverlayDisk, forked: Forked) -> bool:
         """Say what of the fork need not be read; return whether all of it was verified, now or before."""

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from ...proto.errors import CorruptState
 from ...store.apache.config_beans import child, counts
+from ...store.file_table import Bean, ChangeTable, NewerChanges, stored_changes
 from ...store.format import replica_files, state_tables
 from ...store.format.java_json import parse_object
-from ...store.kept_table import Bean, ChangeTable, Lacking, stored_changes
 from ...store.offsets_file import offsets_file
 from ...store.overlay_disk import OverlayDisk
 from ...store.state_files import StateFile
@@ -40,7 +40,7 @@ class Tables:
         table = self._load("topics.json", state_tables.parse_topics, state_tables.TopicTable())
         if changes is None:
             return table
-        lacking = Lacking(changes, state_tables.TOPICS, table.version, table.topics)
+        lacking = NewerChanges(changes, state_tables.TOPICS, table.version, table.topics)
         return replace(table, topics=lacking.applied(table.topics))
 
     def groups(self) -> state_tables.GroupTable:
@@ -51,7 +51,7 @@ class Tables:
         )
         if changes is None:
             return table
-        lacking = Lacking(changes, state_tables.GROUPS, table.version, table.groups)
+        lacking = NewerChanges(changes, state_tables.GROUPS, table.version, table.groups)
         return replace(table, groups=lacking.applied(table.groups))
 
     def offsets(self) -> state_tables.ConsumerOffsets:

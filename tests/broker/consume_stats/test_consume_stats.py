@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.broker import consume_stats as module
+from pocketmq.broker.broker_tables import BrokerTables
 from pocketmq.broker.consume_stats import ConsumeStats, StatisticsTable, statistics_table
-from pocketmq.broker.kept_tables import KeptTables
 from pocketmq.broker.queue_stats import (
     EVERY,
     FILTERS_MAX,
@@ -305,7 +305,7 @@ class TestTable:
         for count in (4, 6):
             store = open_store(whole)
             store.append(make_run("T", 0, [b"m"] * count))
-            tables = KeptTables.open(store, VirtualClock())
+            tables = BrokerTables.open(store, VirtualClock())
             consume_stats = ConsumeStats(table=tables.statistics)
             if count == 6:
                 look(consume_stats, 0, 3, set())
@@ -322,7 +322,7 @@ class TestTable:
         shutil.copytree(whole / "pocketmq" / "tables", cut / "pocketmq" / "tables")
 
         store = open_store(cut)
-        tables = KeptTables.open(store, VirtualClock())
+        tables = BrokerTables.open(store, VirtualClock())
         consume_stats = ConsumeStats(table=tables.statistics)
         tables.journal.close()
         store.close()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker import kept_tables
+from pocketmq.broker import broker_tables
+from pocketmq.broker.broker_tables import BrokerTables
 from pocketmq.broker.delay.progress import DeliveredNote, SlotNote
-from pocketmq.broker.kept_tables import KeptTables
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.store.message_store import MessageStore
 
@@ -23,8 +23,8 @@ NEAR, NEXT = NOW + 5_000, NOW + 6_000
 CLOCK = VirtualClock(NOW)
 
 
-def tables_of(store: MessageStore) -> KeptTables:
-    tables = KeptTables.open(store, CLOCK)
+def tables_of(store: MessageStore) -> BrokerTables:
+    tables = BrokerTables.open(store, CLOCK)
     tables.journal.start(lambda function: function())
     return tables
 
@@ -99,7 +99,7 @@ def test_after_a_restart_of_the_machine_nothing_is_believed(
     store = open_store(tmp_path)
     written(store)
     killed(store)
-    monkeypatch.setattr(kept_tables, "boot_id", lambda disk: b"another boot id.")
+    monkeypatch.setattr(broker_tables, "boot_id", lambda disk: b"another boot id.")
 
     store = open_store(tmp_path)
 

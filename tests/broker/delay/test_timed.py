@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from pocketmq.broker.broker_tables import BrokerTables
 from pocketmq.broker.delay.deliveries import DelayedDeliveries
 from pocketmq.broker.delay.progress import DeliveredNote
 from pocketmq.broker.delay.timed import TimedDeliveries
-from pocketmq.broker.kept_tables import KeptTables
 from pocketmq.broker.messages.appender import Appender
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.clock import VirtualClock
@@ -61,7 +61,7 @@ class Delays:
         self.timers = Timers(self.clock)
         self.timers.start()
         self.appends = Appender(self.store, lambda key: self.on_append(key))
-        tables = KeptTables.open(self.store, self.timers)
+        tables = BrokerTables.open(self.store, self.timers)
         tables.journal.start(lambda function: function())
         self.note = DeliveredNote(self.store, tables.delivered)
         self.note.find()

@@ -12,9 +12,9 @@ from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.consumer_groups import SUBSCRIPTION_CHECK, Groups, subscription_check
 from pocketmq.broker.retry_policies import policy_of, retry_intervals_of
 from pocketmq.proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded, StoreFull
+from pocketmq.store.file_table import change_table
 from pocketmq.store.format.beans import Object
 from pocketmq.store.format.state_tables import GROUPS, GroupConfig
-from pocketmq.store.kept_table import change_table
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 
@@ -85,7 +85,7 @@ def test_where_nothing_can_be_written_a_reader_gets_its_group_and_it_is_kept_lat
     with pytest.raises(StoreFull):
         groups.create(GroupConfig(name="made-by-an-administrator"), update=False)
     disk.heal()
-    groups.kept.close()
+    groups.table.close()
 
     assert groups_at(tmp_path).get("g") == GroupConfig(name="g")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from random import Random
 from typing import ClassVar, Literal
 
+from pocketmq.broker.broker_tables import BrokerTables, folder_in
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.consumer_groups import Groups
 from pocketmq.broker.events import BrokerEvents
 from pocketmq.broker.groups.retries import Retries
-from pocketmq.broker.kept_tables import KeptTables, folder_in
 from pocketmq.broker.messages.appender import Appender
 from pocketmq.broker.messages.filters import Filters
 from pocketmq.broker.offsets import Offsets
@@ -98,7 +98,7 @@ class Popping:
         )
         self.store = MessageStore.open(store_config, disk=disk, now_ms=unix_ms)
         self.timers = Timers(self.clock)
-        self.tables = tables = KeptTables.open(self.store, self.timers, sizes=self.sizes)
+        self.tables = tables = BrokerTables.open(self.store, self.timers, sizes=self.sizes)
         self.journal = tables.journal
         topics, groups = (StateFile(disk, root, form.file) for form in (TOPICS, GROUPS))
         self.topics = Topics(topics, self.config, unix_ms, changes=tables.topics)

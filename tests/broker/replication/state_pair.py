@@ -15,9 +15,9 @@ from pocketmq.broker.replication.state_source import StateSource, TablePart, tab
 from pocketmq.broker.replication.table_stream import TableState
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.disk import Disk
+from pocketmq.store.file_table import FileTable, stored_changes
 from pocketmq.store.flush import Flusher
 from pocketmq.store.format.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
-from pocketmq.store.kept_table import KeptTable, stored_changes
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
@@ -44,8 +44,8 @@ class Master:
         self.clock = clock
         self.store = open_store(path, now_ms=clock, replica=True)
         disk = OsDisk()
-        self.topics = KeptTable(StateFile(disk, str(path), TOPICS.file), TOPICS, clock)
-        self.groups = KeptTable(StateFile(disk, str(path), GROUPS.file), GROUPS, clock)
+        self.topics = FileTable(StateFile(disk, str(path), TOPICS.file), TOPICS, clock)
+        self.groups = FileTable(StateFile(disk, str(path), GROUPS.file), GROUPS, clock)
         saver = AtOnce()
         for kept in (self.topics, self.groups):
             kept.start(saver, lambda function: function())
@@ -117,10 +117,10 @@ class Follower:
 def tables_at(path: Path) -> dict[str, Any]:
     """Return the tables of the store at PATH."""
     root, disk, clock = str(path), OsDisk(), Hand()
-    topics: KeptTable[Any]
-    groups: KeptTable[Any]
+    topics: FileTable[Any]
+    groups: FileTable[Any]
     topics, groups = (
-        KeptTable(
+        FileTable(
             StateFile(disk, root, form.file), form, clock, changes=stored_changes(disk, root, form)
         )
         for form in (TOPICS, GROUPS)
@@ -133,8 +133,8 @@ def tables_at(path: Path) -> dict[str, Any]:
 
 
 def tables_of(
-    topics: KeptTable[Any],
-    groups: KeptTable[Any],
+    topics: FileTable[Any],
+    groups: FileTable[Any],
     offsets: Offsets,
     consume_stats: ConsumeStats,
     texts: CommitTexts,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pocketmq.broker.broker_tables import BrokerTables
 from pocketmq.broker.delay.timed_pages import enter_page
-from pocketmq.broker.kept_tables import KeptTables
 from pocketmq.broker.pop.deliveries import FoundQueue, PopKey
 from pocketmq.broker.replication import state_deliveries
 from pocketmq.broker.replication.state_deliveries import (
@@ -73,7 +73,7 @@ class Pair:
         self.connect()
 
     def open(self) -> None:
-        self.tables = KeptTables.open(self.store, Skewed(self.broker.clock, self.skew_ms))
+        self.tables = BrokerTables.open(self.store, Skewed(self.broker.clock, self.skew_ms))
 
     def connect(self) -> None:
         """A new link; the follower has started anew."""

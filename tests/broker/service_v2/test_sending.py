@@ -365,7 +365,7 @@ async def test_a_run_that_fails_beside_another_is_told_in_its_entries(
 async def test_a_topic_without_a_queue_to_write_is_forbidden(tmp_path: Path) -> None:
     async with Served(tmp_path) as broker:
         topic = TopicConfig(name="T", read_queues=1, write_queues=0)
-        broker.parts.topics.kept.put("T", topic)
+        broker.parts.topics.table.put("T", topic)
 
         reply = await broker.send("T", b"x")
 

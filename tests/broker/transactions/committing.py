@@ -92,8 +92,8 @@ class Desk:
         """Stop cleanly."""
         self.commits.close()
         self.offsets.save()
-        self.topics.kept.close()
-        self.groups.kept.close()
+        self.topics.table.close()
+        self.groups.table.close()
         self.store.close()
 
     def kill(self) -> None:

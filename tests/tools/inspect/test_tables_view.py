@@ -3,9 +3,9 @@
 import random
 from pathlib import Path
 
+from pocketmq.broker.broker_tables import BrokerTables
 from pocketmq.broker.commit_texts import CommitText, CommitTexts
 from pocketmq.broker.consume_stats import ConsumeStats
-from pocketmq.broker.kept_tables import KeptTables
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.store.format.table_frames import TableVersion
 
@@ -40,7 +40,7 @@ def test_tables_are_listed_with_their_entries(tmp_path: Path) -> None:
 
 def test_statistics_of_groups_and_texts_of_commits_are_listed(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    tables = KeptTables.open(store, VirtualClock())
+    tables = BrokerTables.open(store, VirtualClock())
     stats, texts = ConsumeStats(table=tables.statistics), CommitTexts(tables.commit_texts)
     for queue in range(3):
         stats.move(("g", "T", queue), "me", 0, 5)

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pocketmq.broker.broker_tables import BrokerTables
 from pocketmq.broker.consume_stats import ConsumeStats
 from pocketmq.broker.consumer_groups import Groups
-from pocketmq.broker.kept_tables import KeptTables
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.queue_stats import EVERY, Filtering, ScanResult
 from pocketmq.broker.topics import Topics
@@ -50,7 +50,7 @@ class Store:
         disk, config = OsDisk(), broker_config()
         store = open_store(self.root)
         self.store = store
-        self.tables = KeptTables.open(store, VirtualClock())
+        self.tables = BrokerTables.open(store, VirtualClock())
         topics, groups = (StateFile(disk, str(self.root), form.file) for form in (TOPICS, GROUPS))
         self.topics = Topics(topics, config, lambda: 1, changes=self.tables.topics)
         self.groups = Groups(groups, config, lambda: 1, self.tables.groups)
@@ -81,8 +81,8 @@ class Store:
         self.offsets.commit(topic, group, 0, end)
 
     def close(self) -> str:
-        self.topics.kept.close()
-        self.groups.kept.close()
+        self.topics.table.close()
+        self.groups.table.close()
         self.tables.journal.close()
         self.store.close()
         self.offsets.save()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pocketmq.store.file_table import FileTable
 from pocketmq.store.format.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
-from pocketmq.store.kept_table import KeptTable
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 from pocketmq.store.view import StoreView
@@ -40,13 +40,13 @@ def killed(tmp_path: Path) -> str:
     return str(root)
 
 
-def tables_at(root: Path) -> tuple[KeptTable[TopicConfig], KeptTable[GroupConfig]]:
+def tables_at(root: Path) -> tuple[FileTable[TopicConfig], FileTable[GroupConfig]]:
     """Return topics and groups of the store at ROOT, as a broker has them."""
     changes = open_changes(root)
     topics, groups = (StateFile(OsDisk(), str(root), form.file) for form in (TOPICS, GROUPS))
     return (
-        KeptTable(topics, TOPICS, lambda: NOW_MS, changes=changes[0]),
-        KeptTable(groups, GROUPS, lambda: NOW_MS, changes=changes[1]),
+        FileTable(topics, TOPICS, lambda: NOW_MS, changes=changes[0]),
+        FileTable(groups, GROUPS, lambda: NOW_MS, changes=changes[1]),
     )
 
 

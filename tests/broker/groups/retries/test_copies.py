@@ -118,7 +118,7 @@ class TestCopies:
     def test_a_group_of_a_java_broker_without_retry_queues_loses_nothing(
         self, broker: Retrying
     ) -> None:
-        broker.groups.kept.put("none", GroupConfig(name="none", retry_queues=0))
+        broker.groups.table.put("none", GroupConfig(name="none", retry_queues=0))
 
         assert broker.send_back(broker.message(), "none").topic == "%RETRY%none"
 

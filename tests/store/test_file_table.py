@@ -10,6 +10,7 @@ import pytest
 
 from pocketmq.proto.errors import CorruptState, DiskFailure, StoreError, StoreFull
 from pocketmq.store.disk import Buffer, Disk
+from pocketmq.store.file_table import WRITTEN, FileTable, change_table, stored_changes
 from pocketmq.store.flush import Flusher
 from pocketmq.store.format.state_tables import (
     GROUPS,
@@ -23,7 +24,6 @@ from pocketmq.store.format.state_tables import (
     render_groups,
     render_topics,
 )
-from pocketmq.store.kept_table import WRITTEN, KeptTable, change_table, stored_changes
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 
@@ -67,7 +67,7 @@ class Room:
         )
         self.turns = Turns()
         self.journal.start(self.turns.soon)
-        self.table = KeptTable(self.file, TOPICS, self._now, changes=self.changes)
+        self.table = FileTable(self.file, TOPICS, self._now, changes=self.changes)
         if started:
             self.table.start(Flusher("at once"), lambda function: function())
 
@@ -79,7 +79,7 @@ class Room:
         self.table.put(name, TopicConfig(name=name, read_queues=queues, write_queues=queues))
 
 
-def names(table: KeptTable[TopicConfig]) -> dict[str, int]:
+def names(table: FileTable[TopicConfig]) -> dict[str, int]:
     return {name: topic.read_queues for name, topic in table.entries.items()}
 
 
@@ -160,7 +160,7 @@ def test_groups_keep_what_is_forbidden_to_them(tmp_path: Path) -> None:
     file = StateFile(OsDisk(), str(tmp_path), "subscriptionGroup.json")
     before = GroupTable(DataVersion(3, 0, 9), {"g": GroupConfig(name="g")}, {"g": {"T": 1}})
     file.save(render_groups(before))
-    table = KeptTable(file, GROUPS, lambda: 77)
+    table = FileTable(file, GROUPS, lambda: 77)
     table.put("h", GroupConfig(name="h", attributes={"a": "b"}))
     table.close()
     after = GroupTable(DataVersion(4, 0, 77), table.entries, {"g": {"T": 1}})

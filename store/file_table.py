@@ -77,7 +77,7 @@ def stored_changes(disk: Disk, root: str, form: TableForm[Any]) -> ChangeTable:
     return table
 
 
-class Lacking(Generic[E]):
+class NewerChanges(Generic[E]):
     """What the file of FORM lacks: `entries` of CHANGES by name, None for deleted ones.
 
     VERSION is that of the file, KNOWN are its names. If it `is_foreign`, another broker wrote it: then `entries` are
@@ -124,7 +124,7 @@ class Lacking(Generic[E]):
         return there | {name: one for name, one in self.entries.items() if one is not None}
 
 
-class KeptTable(Generic[E]):
+class FileTable(Generic[E]):
     """The table in FILE, of FORM. `entries` is its current content: read it; change it with `put` and `drop`."""
 
     def __init__(
@@ -169,7 +169,7 @@ class KeptTable(Generic[E]):
 
     def _replay(self) -> bool:
         """Apply the changes that the file does not have; return whether it must be written."""
-        lacking = Lacking(self._changes, self._form, self.version, self.entries)
+        lacking = NewerChanges(self._changes, self._form, self.version, self.entries)
         for name, entry in lacking.entries.items():
             self._apply(name, entry)
         if lacking.is_foreign:

@@ -11,10 +11,10 @@ from typing import Any, Final
 from ..proto.clock import Readings
 from ..proto.facts import Facts
 from ..store.disk import Disk
+from ..store.file_table import ChangeTable, change_table
 from ..store.flush import Waiter
 from ..store.format.state_tables import GROUPS, TOPICS
 from ..store.format.table_frames import ClockReading
-from ..store.kept_table import ChangeTable, change_table
 from ..store.message_store import MessageStore
 from ..store.table_files import FOLDER, read_entries
 from ..store.table_journal import JournalParts, JournalSizes, TableJournal, boot_id
@@ -43,7 +43,7 @@ OTHER_TABLES: Final[list[Callable[[], NamedTable]]] = []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KeptTables:
+class BrokerTables:
     """The tables of a broker, and the journal that stores them."""
 
     journal: TableJournal
@@ -65,7 +65,7 @@ class KeptTables:
         entry_clock: Readings | None = None,
         forget_own: bool = False,
         sizes: JournalSizes | None = None,
-    ) -> KeptTables:
+    ) -> BrokerTables:
         """Open the journal of STORE, and load its tables. CLOCK is the machine's.
 
         Args:
@@ -193,7 +193,7 @@ def copy_group_tables(disk: Disk, root: str, store: MessageStore, clock: Reading
     if not any(len(table) for table in found):
         return
     files.shift(found, ClockReading(clock.now_ms(), clock.unix_ms()))
-    tables = KeptTables.open(store, clock)
+    tables = BrokerTables.open(store, clock)
     copies: list[AnyTable] = [tables.statistics, tables.commit_texts, tables.deliveries]
     for table, copy in zip(found, copies, strict=False):
         for scope, key, value in table.items():
