@@ -60,10 +60,12 @@ from .remoting.recalling import RemotingRecalls
 from .remoting.replies import ReplyMessages
 from .remoting.returning import ReturnedMessages
 from .remoting.sending import RemotingSends
+from .replication.file_stream import table_parts
 from .replication.mastership import Mastership
 from .replication.state_deliveries import DeliveriesPart
-from .replication.state_source import StateSource, TablePart, table_parts
+from .replication.state_source import StateSource
 from .replication.state_timers import TimersState
+from .replication.table_part import TablePart
 from .replication.table_stream import TableState
 from .service_v2.acknowledging import Acknowledging
 from .service_v2.diagnostics import Diagnostics

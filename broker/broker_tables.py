@@ -11,7 +11,7 @@ from typing import Any, Final
 from ..proto.clock import Readings
 from ..proto.facts import Facts
 from ..store.disk import Disk
-from ..store.file_table import ChangeTable, change_table
+from ..store.file_changes import ChangeTable, change_table
 from ..store.flush import Waiter
 from ..store.format.state_tables import GROUPS, TOPICS
 from ..store.format.table_frames import ClockReading

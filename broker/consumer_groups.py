@@ -16,7 +16,8 @@ from ..proto.topics import (
     check_group,
     check_new_group,
 )
-from ..store.file_table import ChangeTable, FileTable
+from ..store.file_changes import ChangeTable
+from ..store.file_table import FileTable
 from ..store.format.state_tables import (
     GROUPS,
     GroupConfig,

@@ -15,13 +15,12 @@ is on disk, or a power cut could keep the offsets and lose their messages.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
 from ..proto.errors import MasterFenced, PocketMQError, StoreError
-from ..store.flush import CallOwner, Flusher, FlushJob
+from ..store.flush import CallOwner, Flusher
 from ..store.format.java_json import Json, pieces_with_members, render_member, render_numbers
 from ..store.format.state_tables import (
     ConsumerOffsets,
@@ -30,8 +29,10 @@ from ..store.format.state_tables import (
     topics_of_groups,
 )
 from ..store.offsets_file import OffsetsFile
+from ..store.rendered_map import RenderedMap
 from ..store.state_files import StateFile
 from .commit_texts import CommitText, CommitTexts
+from .offset_table import OffsetDelta, OffsetTable
 
 logger = logging.getLogger(__name__)
 
@@ -65,10 +66,7 @@ class Offsets:
     ) -> None:
         self._file = file
         self._now_ms = now_ms
-        loaded = file.load(parse_consumer_offsets)
-        if loaded.problem:
-            logger.warning("state file was broken file=%s problem=%s", file.name, loaded.problem)
-        table = loaded.value or ConsumerOffsets()
+        table = file.load_value(parse_consumer_offsets) or ConsumerOffsets()
         for key, unread in table.unread.items():
             logger.warning(
                 "offsets not read, the group starts without them file=%s key=%r reason=%s",
@@ -89,8 +87,6 @@ class Offsets:
         #: Changes that are saved once the log is on disk.
         self._waiting_for_log: _Changes | None = None
         self._text = _Text()
-        self._saver = Flusher("not started: works at once")
-        self._call_owner: CallOwner = lambda function: function()
         self._saving = 0
         #: The log must be on disk up to this offset before the file may contain what was committed.
         self._log_end = 0
@@ -107,8 +103,7 @@ class Offsets:
 
     def start(self, saver: Flusher, call_owner: CallOwner) -> None:
         """From now on let SAVER save, until it has stopped. CALL_OWNER runs its callbacks in the owner's thread."""
-        self._saver = saver
-        self._call_owner = call_owner
+        self._file.start(saver, call_owner)
 
     def commit(
         self, topic: str, group: str, queue: int, offset: int, metadata: str | None = None
@@ -247,7 +242,6 @@ class Offsets:
 
     def _submit(self, done: Safe, changes: list[_Changes]) -> None:
         """Let the saver write the file with CHANGES; call DONE in the owner's thread."""
-        text = partial(self._text.after, changes)
         self._saving += 1
 
         def saved(error: PocketMQError | None) -> None:
@@ -257,10 +251,7 @@ class Offsets:
                 logger.error("offsets not saved reason=%s", error.message)
             done(error)
 
-        def written(error: PocketMQError | None) -> None:
-            self._call_owner(partial(saved, error))
-
-        self._saver.submit(FlushJob([self._file.saving(text)], written))
+        self._file.save_soon(partial(self._text.after, changes), saved)
 
     def _take_all(self) -> list[_Changes]:
         """Return all unsaved changes, those that wait for the log first."""
@@ -278,77 +269,17 @@ class Offsets:
         self._dirty = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Delta:
-    """Changes of a table: removed names, then changed entries. New entries are in the order of the table."""
-
-    gone: set[str]
-    entries: dict[str, dict[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Changes:
+class _Changes(NamedTuple):
     version: DataVersion
-    offsets: _Delta
-    pull_offsets: _Delta
-
-
-class OffsetTable:
-    """Offsets of queues by `topic@group`, and which of ENTRIES changed since the last `take`: at first all of them."""
-
-    def __init__(self, entries: dict[str, dict[int, int]]) -> None:
-        self.entries = entries
-        self._changed = dict.fromkeys(entries)
-        self._gone: set[str] = set()
-        #: Changes since the last `take_watched`; None: not watched.
-        self._watched: dict[str, None] | None = None
-
-    def put(self, key: str, queue: int, offset: int) -> None:
-        self.entries.setdefault(key, {})[queue] = offset
-        self._changed[key] = None
-        if self._watched is not None:
-            self._watched[key] = None
-
-    def drop(self, key: str) -> None:
-        del self.entries[key]
-        self._changed.pop(key, None)
-        self._gone.add(key)
-        if self._watched is not None:
-            self._watched[key] = None
-
-    def replace(self, key: str, queues: dict[int, int] | None) -> None:
-        if queues is None:
-            if key in self.entries:
-                self.drop(key)
-            return
-        self.entries[key] = queues
-        self._changed[key] = None
-        if self._watched is not None:
-            self._watched[key] = None
-
-    def take_watched(self) -> Iterable[str]:
-        """Return the keys of entries that changed or went since the last call; the first call starts watching."""
-        watched, self._watched = self._watched, {}
-        return watched or ()
-
-    def take(self) -> _Delta:
-        delta = _Delta(self._gone, {key: self.entries[key].copy() for key in self._changed})
-        self._changed, self._gone = {}, set()
-        return delta
-
-    def give_back(self, delta: _Delta) -> None:
-        """Mark the changes in DELTA as unsaved again."""
-        older = dict.fromkeys(key for key in delta.entries if key not in self._gone)
-        self._changed = older | self._changed
-        self._gone |= delta.gone
+    offsets: OffsetDelta
+    pull_offsets: OffsetDelta
 
 
 class _Text:
     """The text of the file, built from the texts of its entries. Used by one thread at a time."""
 
     def __init__(self) -> None:
-        self._offsets: dict[str, str] = {}
-        self._pull_offsets: dict[str, str] = {}
+        self._offsets, self._pull_offsets = RenderedMap(_member), RenderedMap(_member)
         self._topics: list[str] = []
 
     def after(self, changes: list[_Changes]) -> Iterator[str]:
@@ -356,29 +287,22 @@ class _Text:
         while changes:
             first = changes.pop(0)
             self._head: dict[str | int, Json] = {"dataVersion": first.version.to_json()}
-            if _apply(first.offsets, self._offsets):
-                topics = topics_of_groups(self._offsets)
+            if self._offsets.change(first.offsets.gone, first.offsets.entries):
+                topics = topics_of_groups(self._offsets.texts)
                 self._topics = [
                     render_member(group, cast(Json, names), 1) for group, names in topics.items()
                 ]
-            _apply(first.pull_offsets, self._pull_offsets)
+            self._pull_offsets.change(first.pull_offsets.gone, first.pull_offsets.entries)
         maps = {
             "groupTopicMap": self._topics,
-            "offsetTable": self._offsets.values(),
-            "pullOffsetTable": self._pull_offsets.values(),
+            "offsetTable": self._offsets.texts.values(),
+            "pullOffsetTable": self._pull_offsets.texts.values(),
         }
         return pieces_with_members(self._head, maps)
 
 
-def _apply(delta: _Delta, texts: dict[str, str]) -> bool:
-    """Apply DELTA to TEXTS; return whether their names have changed."""
-    before = len(texts)
-    for key in delta.gone:
-        texts.pop(key, None)
-    left = len(texts)
-    for key, queues in delta.entries.items():
-        texts[key] = render_numbers(key, queues, 1)
-    return not before == left == len(texts)
+def _member(key: str, queues: dict[int, int]) -> str:
+    return render_numbers(key, queues, 1)
 
 
 def _key(topic: str, group: str) -> str:

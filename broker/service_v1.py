@@ -30,8 +30,9 @@ from .messages.lookup import Lookups, in_steps
 from .messages.send import SendCounts, Sends, TopicSends
 from .offsets import Offsets, Safe
 from .pop.service import PopService
+from .replication.file_stream import GROUPS_FILE, TOPICS_FILE
 from .replication.state_deliveries import DELIVERIES_FILE
-from .replication.state_source import GROUPS_FILE, TOPICS_FILE, StateSource
+from .replication.state_source import StateSource
 from .replication.table_stream import STATISTICS_FILE
 from .retry_policies import retry_intervals_of
 from .topics import TYPE_ATTRIBUTE, Topics

@@ -29,7 +29,8 @@ from ..proto.topics import (
     is_system_topic,
     system_topic_queues,
 )
-from ..store.file_table import ChangeTable, FileTable
+from ..store.file_changes import ChangeTable
+from ..store.file_table import FileTable
 from ..store.format.state_tables import (
     TOPICS,
     TopicConfig,

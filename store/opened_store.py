@@ -28,7 +28,7 @@ from .apache.settings import ApacheSettings
 from .apache.store import ApacheStore, JavaReading, queue_type_of
 from .apache.timers import JavaTimers
 from .disk import Disk
-from .file_table import NewerChanges, stored_changes
+from .file_changes import stored_changes, with_changes
 from .format.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
 from .message_store import MessageStore
 from .recovery.report import RecoveryReport
@@ -277,7 +277,7 @@ def open_ours(
 ) -> tuple[MessageStore, JavaConfig]:
     """Return the store ROOT opened as by PocketMQ's broker, and the tables of its config folder; DISK keeps changes.
 
-    RocketMQ would use only config/; PocketMQ also uses the changes next to it (file_table.py).
+    RocketMQ would use only config/; PocketMQ also uses the changes in the journal (file_changes.py).
     Raises StoreError if PocketMQ's broker would not start.
     """
     with _refusing_as_ours(root):
@@ -293,10 +293,8 @@ def _our_tables(
     aside = posixpath.join(root, "pocketmq/broken")
     loader = ConfigLoader(disk, root, settings, now_ms, aside=aside, warnings=warnings)
     config = loader.metadata()
-    new_topics = NewerChanges(topics, TOPICS, config.topics_version, config.topics)
-    config.topics = new_topics.applied(config.topics)
-    new_groups = NewerChanges(groups, GROUPS, config.groups_version, config.groups)
-    config.groups = new_groups.applied(config.groups)
+    config.topics = with_changes(topics, TOPICS, config.topics_version, config.topics)
+    config.groups = with_changes(groups, GROUPS, config.groups_version, config.groups)
     loader.timers(config)
     loader.delays(config)
     loader.request_modes(config)

@@ -11,6 +11,8 @@ The contents are the tables of format/state_tables.py:
     table = topics.load(parse_topics).value or TopicTable()
     topics.save(render_topics(table))
 
+`save` writes at once. After `start`, `save_soon` writes in a thread, so that the event loop does not wait for the disk.
+
 Thread-safe saving: threads that save one file wait for each other, because they share its temporary file.
 """
 
@@ -20,12 +22,13 @@ import logging
 import posixpath
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Final, Generic, Literal, TypeVar
 
-from ..proto.errors import CorruptState
+from ..proto.errors import CorruptState, StoreError
 from .disk import Disk
-from .files import Syncable
+from .flush import CallOwner, Flusher, FlushJob, Waiter
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +62,13 @@ class StateFile:
         #: Did the last save make the replaced file the backup?
         self.has_new_backup = False
         self._saving = Lock()
+        self._saver = Flusher("not started: works at once")
+        self._call_owner: CallOwner = lambda function: function()
+
+    def start(self, saver: Flusher, call_owner: CallOwner) -> None:
+        """From now on let SAVER write what is saved soon. CALL_OWNER runs its callbacks in the owner's thread."""
+        self._saver = saver
+        self._call_owner = call_owner
 
     def load(self, parse_text: Callable[[str], T]) -> Loaded[T]:
         """Return the result of PARSE_TEXT for the file, or for its backup.
@@ -77,6 +87,13 @@ class StateFile:
         self._main_is_sound = not self.disk.exists(self.path)
         return Loaded(backup, "nothing" if backup is None else "backup", problem)
 
+    def load_value(self, parse_text: Callable[[str], T]) -> T | None:
+        """Do the same, but return only the value, None if neither file exists. A file that was damaged is logged."""
+        loaded = self.load(parse_text)
+        if loaded.problem:
+            logger.warning("state file was damaged file=%s problem=%s", self.name, loaded.problem)
+        return loaded.value
+
     def save(self, text: str | Iterable[str]) -> None:
         """Replace the file by TEXT, in one or several pieces, on disk when this returns. The old file is the backup."""
         data = bytearray()
@@ -90,9 +107,16 @@ class StateFile:
             self.disk.write_atomically(self.path, data, backup=backup)
             self._main_is_sound, self.has_new_backup = True, sound
 
-    def saving(self, render: Callable[[], Iterable[str]]) -> Syncable:
-        """Return the saving of the result of RENDER as a part of a flush job."""
-        return _Saving(self, render)
+    def save_soon(self, render: Callable[[], Iterable[str]], done: Waiter) -> None:
+        """Replace the file by the result of RENDER, which the saver calls; then call DONE with None, or with the error.
+
+        Before `start`, or when the saver has stopped, all of this happens now.
+        """
+
+        def written(error: StoreError | None) -> None:
+            self._call_owner(partial(done, error))
+
+        self._saver.submit(FlushJob([_Saving(self, render)], written))
 
     def _read(self, path: str, parse_text: Callable[[str], T]) -> tuple[T | None, str | None]:
         """Return the value in the file PATH, or None and its fault (None: it is missing or empty)."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from ...proto.errors import PocketMQError
@@ -138,8 +137,7 @@ def delivered_table() -> JournalTable[str, str, Any]:
 # --- the file of the levels
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
+class _Snapshot(NamedTuple):
     """Content of the file that may be written once the log is flushed up to END_OFFSET."""
 
     table: DelayOffsets
@@ -161,10 +159,7 @@ class LevelProgress:
         self._store = store
         self._appends = appends
         self._now_ms = now_ms
-        loaded = file.load(parse_delay_offsets)
-        if loaded.problem:
-            logger.warning("state file was broken file=%s problem=%s", file.name, loaded.problem)
-        table = loaded.value or DelayOffsets()
+        table = file.load_value(parse_delay_offsets) or DelayOffsets()
         self._version = table.version
         self._offsets = dict(table.offsets)
         self._note = note

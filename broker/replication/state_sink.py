@@ -15,7 +15,6 @@ Limit: HELD_BYTES_MAX bytes wait for the log. The event loop owns it; a thread w
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -24,25 +23,23 @@ from typing import Any, Final, Protocol
 
 from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...store.file_table import ChangeTable, FileTable
-from ...store.flush import Flusher, FlushJob
+from ...store.flush import Flusher
 from ...store.format import state_tables
 from ...store.message_store import MessageStore
-from ...store.offsets_file import OFFSETS_FILE, OffsetsFile
-from ...store.state_files import StateFile
+from ...store.offsets_file import OFFSETS_FILE
 from ..broker_tables import BrokerTables
-from ..offsets import Offsets, Safe
+from ..offsets import Safe
+from .file_stream import DELAYS_FILE, FileTableSink, LevelsSink, OffsetsSink
 from .follower_view import FollowerTables
-from .frames import STATE_SIZE_MAX, check_state, read_state
+from .frames import STATE_SIZE_MAX, check_state
 from .state_deliveries import DELIVERIES_FILE, DeliveriesSink
-from .state_source import DELAYS_FILE, DELETED, EntryKey, epoch_of
+from .state_source import epoch_of
 from .state_timers import TIMERS_FILE, TimersSink
 from .table_stream import TableSink, stream_file
 
 logger = logging.getLogger(__name__)
 
 HELD_BYTES_MAX: Final = 2 * STATE_SIZE_MAX
-SET_ASIDE_FOLDER: Final = "set-aside"
 #: Minimum interval of writes of a file, and its share of time (one in _SHARE), unless a transfer of
 #: leadership waits.
 _SAVE_MS: Final = 100
@@ -51,9 +48,6 @@ _SHARE: Final = 10
 _TIMER_PAGES: Final = 5
 #: How often the complete tables of topics and groups are written, if they changed.
 _TABLES_MS: Final = 1_000
-
-#: Entries by key; None: the entry was removed.
-Entries = dict[EntryKey, Any]
 
 
 class SinkPart(Protocol):
@@ -98,7 +92,7 @@ class StateSink:
             self._topics = FileTableSink(store, state_tables.TOPICS, tables.topics, unix_ms)
             self._groups = FileTableSink(store, state_tables.GROUPS, tables.groups, unix_ms)
             self._offsets = OffsetsSink(store, unix_ms)
-            self._levels = LevelsSink(store, unix_ms, self._saver)
+            self._levels = LevelsSink(store, unix_ms)
             self._timers = TimersSink(store, unix_ms)
         self._kept = [self._topics, self._groups]
         self._parts: dict[str, SinkPart] = {
@@ -127,6 +121,7 @@ class StateSink:
         for kept in self._kept:
             kept.table.start(self._saver, self._store.call_owner)
         self._offsets.offsets.start(self._saver, self._store.call_owner)
+        self._levels.start(self._saver, self._store.call_owner)
         self._tables.journal.start(self._store.call_owner)
 
     @property
@@ -320,197 +315,3 @@ class _Clock:
 
     unix_ms: Callable[[], int]
     now_ms: Callable[[], int]
-
-
-# --- parts
-
-
-def _entries(content: bytes, maps: tuple[str, ...]) -> Entries:
-    """Return the entries of MAPS in CONTENT; raises ValueError."""
-    found: Entries = {}
-    for name, entries in read_state(content).items():
-        if name not in maps:
-            raise ValueError(f"map {name[:64]!r} is unknown, not one of {', '.join(maps)}")
-        found |= {EntryKey(name, key): entry for key, entry in entries.items()}
-    return found
-
-
-def _set_aside(store: MessageStore, file: str, entries: Entries) -> None:
-    """Write ENTRIES of FILE, which the master does not have, to a separate file."""
-    if not entries:
-        return
-    folder = f"{store.config.own_folder}/{SET_ASIDE_FOLDER}"
-    store.disk.make_folders(folder)
-    taken = {entry.name for entry in store.disk.list(folder)}
-    number = next(n for n in range(1, len(taken) + 2) if f"{file}.{n}" not in taken)
-    maps: dict[str, dict[str, Any]] = {}
-    for key, entry in entries.items():
-        maps.setdefault(key.map, {})[key.name] = entry
-    path = f"{folder}/{file}.{number}"
-    store.disk.write_atomically(path, json.dumps(maps, ensure_ascii=False).encode())
-    logger.warning(
-        "entries that the master does not have were quarantined file=%s entries=%d path=%s",
-        file,
-        len(entries),
-        path,
-    )
-
-
-class FileTableSink:
-    """The table of FORM, of topics or of groups, and the queues of deleted topics."""
-
-    is_kept = True
-
-    def __init__(
-        self,
-        store: MessageStore,
-        form: state_tables.TableForm[Any],
-        changes: ChangeTable,
-        unix_ms: Callable[[], int],
-    ) -> None:
-        self.file = form.file
-        self._store = store
-        self._form = form
-        file = StateFile(store.disk, store.config.path, form.file)
-        self.table: FileTable[Any] = FileTable(file, form, unix_ms, changes=changes)
-        self.when_safe = self.table.when_safe
-        #: Deleted topics, and the end of the log at that time.
-        self._deleted: dict[str, int] = {}
-
-    def read(self, content: bytes) -> tuple[Entries, dict[str, int]]:
-        found, deleted = _entries(content, (self._form.members, DELETED)), {}
-        for key in [key for key in found if key.map == DELETED]:
-            if (end := found.pop(key)) is not None:
-                deleted[key.name] = _whole(end)
-        entries = {
-            key: None if bean is None else self._form.entry(key.name, bean)
-            for key, bean in found.items()
-        }
-        return entries, deleted
-
-    def apply(self, said: tuple[Entries, dict[str, int]], *, whole: bool, log_offset: int) -> None:
-        entries, deleted = said
-        table = self.table
-        known = {EntryKey(self._form.members, name): name for name in table.entries}
-        if whole:
-            gone = [key for key in known if entries.get(key) is None]
-            _set_aside(
-                self._store, self.file, {key: table.entries[key.name].to_json() for key in gone}
-            )
-            entries = entries | dict.fromkeys(gone)
-            deleted = {key.name: log_offset for key in gone} | deleted
-        table.put_all({key.name: entry for key, entry in entries.items()})
-        self._deleted |= deleted
-
-    def delete_queues(self, log_end: int | None) -> None:
-        """Delete the queues of topics that were deleted before LOG_END (None: at any time), without newer messages.
-
-        Raises DiskFailure, StoreClosed.
-        """
-        for topic, end in list(self._deleted.items()):
-            if log_end is None or end <= log_end:
-                self._store.delete_topic(topic, before=end)
-                del self._deleted[topic]
-
-    def close(self) -> None:
-        self.table.close()
-
-
-class OffsetsSink:
-    """The committed offsets of groups."""
-
-    is_kept = False
-
-    def __init__(self, store: MessageStore, unix_ms: Callable[[], int]) -> None:
-        self._store = store
-        file = OffsetsFile(store.disk, store.config.path)
-        self.offsets = Offsets(file, unix_ms, log=store)
-        self.when_safe = self.offsets.when_saved
-        self.close = self.offsets.save
-
-    def read(self, content: bytes) -> Entries:
-        return {
-            key: None
-            if queues is None
-            else {int(queue): _whole(at) for queue, at in queues.items()}
-            for key, queues in _entries(content, tuple(self.offsets.tables)).items()
-        }
-
-    def apply(self, said: Entries, *, whole: bool, log_offset: int) -> None:
-        if whole:
-            gone = {
-                EntryKey(name, key): queues
-                for name, table in self.offsets.tables.items()
-                for key, queues in table.entries.items()
-                if said.get(EntryKey(name, key)) is None
-            }
-            _set_aside(self._store, OFFSETS_FILE, gone)
-            said = said | dict.fromkeys(gone)
-        self.offsets.follow_log(log_offset)
-        for key, queues in said.items():
-            self.offsets.replace(key.map, key.name, queues)
-
-
-class LevelsSink:
-    """The progress of each delay level."""
-
-    is_kept = False
-
-    def __init__(self, store: MessageStore, unix_ms: Callable[[], int], saver: Flusher) -> None:
-        self._store = store
-        self._saver = saver
-        self._unix_ms = unix_ms
-        self._file = StateFile(store.disk, store.config.path, DELAYS_FILE)
-        loaded = self._file.load(state_tables.parse_delay_offsets)
-        if loaded.problem:
-            logger.warning("state file was broken file=%s problem=%s", DELAYS_FILE, loaded.problem)
-        self._table = loaded.value or state_tables.DelayOffsets()
-        self._saved = self._table
-        self._log_end = 0
-
-    @property
-    def is_ahead_of_log(self) -> bool:
-        """Return whether it depends on a part of the log that may not be on disk."""
-        return self._store.flushed_offset < self._log_end
-
-    def read(self, content: bytes) -> dict[int, int]:
-        return {
-            int(key.name): _whole(offset)
-            for key, offset in _entries(content, ("offsetTable",)).items()
-        }
-
-    def apply(self, said: dict[int, int], *, whole: bool, log_offset: int) -> None:
-        offsets = said if whole else self._table.offsets | said
-        version = self._table.version.next(self._unix_ms())
-        self._table = state_tables.DelayOffsets(version, dict(sorted(offsets.items())))
-        self._log_end = max(self._log_end, log_offset)
-
-    def when_safe(self, done: Safe) -> None:
-        table = self._table
-
-        def written(error: PocketMQError | None) -> None:
-            if error is None:
-                self._saved = table
-            done(error)
-
-        def synced(error: PocketMQError | None) -> None:
-            if error is not None:
-                written(error)
-                return
-            saving = self._file.saving(lambda: [state_tables.render_delay_offsets(table)])
-            self._saver.submit(FlushJob([saving], brought_back))
-
-        def brought_back(error: PocketMQError | None) -> None:
-            self._store.call_owner(lambda: written(error))
-
-        self._store.request_sync(self._log_end, synced)
-
-    def close(self) -> None:
-        if self._saved is not self._table and not self.is_ahead_of_log:
-            self._file.save(state_tables.render_delay_offsets(self._table))
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{value!r} is not a whole number")
-    return value

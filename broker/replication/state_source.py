@@ -13,26 +13,20 @@ count. A follower of another epoch, or one that has restarted, gets a full frame
 
 A frame is applied once the log is confirmed up to its `log_offset`, so no offset points beyond the log. Topics and
 groups do not wait: they are sent before later bytes of the log and flushed first, so a replica that acknowledged a
-message has its topic. Limits: FRAMES_MAX and STATE_SIZE_MAX unacknowledged per link, RECENT_MAX changes per table.
+message has its topic. Limits: FRAMES_MAX and STATE_SIZE_MAX unacknowledged per link, RECENT_MAX changes
+per table (table_part.py).
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...store.file_table import FileTable
 from ...store.flush import notify
-from ...store.format.state_tables import GROUPS, TOPICS, TableForm
-from ...store.offsets_file import OFFSETS_FILE as OFFSETS_FILE
-from ..offsets import Offsets
 from .frames import STATE_SIZE_MAX, VERSION_BITS
 
 logger = logging.getLogger(__name__)
@@ -40,50 +34,9 @@ logger = logging.getLogger(__name__)
 #: A little less than a tick, so that each tick counts.
 COALESCED_MS: Final = 90
 FRAMES_MAX: Final = 64
-RECENT_MAX: Final = 200_000
-DELETED_MAX: Final = 10_000
-
-TOPICS_FILE: Final = TOPICS.file
-#: An additional map of the file: the end of the log when a topic was deleted, by name.
-DELETED: Final = "deleted"
-GROUPS_FILE: Final = GROUPS.file
-DELAYS_FILE: Final = "delayOffset.json"
 
 #: Called once: with None, or with the reason why the result is unknown.
 Replicated: TypeAlias = Callable[[PocketMQError | None], None]
-
-
-class EntryKey(NamedTuple):
-    """An entry of a file: its map, and its name there."""
-
-    map: str
-    name: str
-
-
-class StateTable(Protocol):
-    """A table that is replicated to followers."""
-
-    @property
-    def file(self) -> str:
-        """Its name in frames."""
-        ...
-
-    @property
-    def on_change(self) -> list[Callable[[], None]]:
-        """Called in the turn of each change, if the change must not wait."""
-        ...
-
-    def take_changed(self) -> Iterable[EntryKey]:
-        """Return the entries that changed or were removed since the last call; the first call starts watching."""
-        ...
-
-    def keys(self) -> Iterable[EntryKey]:
-        """Return the keys of all entries."""
-        ...
-
-    def entry(self, key: EntryKey) -> Any:
-        """Return the entry KEY as JSON; None: it was removed."""
-        ...
 
 
 class StatePart(Protocol):
@@ -354,169 +307,3 @@ class StateSource:
 def epoch_of(version: int) -> int:
     """Return the epoch of the master that sent VERSION of a file; 0: none did."""
     return version >> VERSION_BITS
-
-
-# --- parts
-
-
-class TablePart:
-    """A TABLE by entries, with the count of the last change of each."""
-
-    def __init__(self, table: StateTable, *, is_kept: bool = False) -> None:
-        self._table = table
-        self.file = table.file
-        self.is_kept = is_kept
-        self.on_change = table.on_change
-        self.count = 1
-        #: Keys in the order of changes; those that changed at _FLOOR or before may be missing.
-        self._recent: dict[EntryKey, int] = {}
-        self._floor = 1
-        for _ in table.take_changed():
-            pass
-
-    def look(self) -> None:
-        changed = self._table.take_changed()
-        if not changed:
-            return
-        self.count += 1
-        for key in changed:
-            self._recent.pop(key, None)
-            self._recent[key] = self.count
-        if (excess := len(self._recent) - RECENT_MAX) > 0:
-            for key in list(islice(self._recent, excess)):
-                self._floor = self._recent.pop(key)
-
-    def behind(self, base: int) -> bytes | None:
-        if base < self._floor:
-            return None
-        keys = []
-        for key in reversed(self._recent):
-            if self._recent[key] <= base:
-                break
-            keys.append(key)
-        return self._content(reversed(keys))
-
-    def whole(self) -> bytes:
-        return self._content(list(self._table.keys()))
-
-    def _content(self, keys: Iterable[EntryKey]) -> bytes:
-        maps: dict[str, dict[str, Any]] = {}
-        for key in keys:
-            maps.setdefault(key.map, {})[key.name] = self._table.entry(key)
-        return json.dumps(maps, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-class FileTableState:
-    """TABLE, the table of FORM: topics or groups.
-
-    LOG_END returns the end of the log. It is recorded when an entry is deleted in this epoch: if a topic is created
-    again, its queues start again, and older messages do not belong to it. The latest DELETED_MAX deletions are kept.
-    """
-
-    def __init__(
-        self,
-        form: TableForm[Any],
-        table: FileTable[Any],
-        log_end: Callable[[], int] | None = None,
-    ) -> None:
-        self.file = form.file
-        self._key = partial(EntryKey, form.members)
-        self._table = table
-        self._log_end = log_end
-        self._deleted: dict[str, int] = {}
-        self._changed: dict[EntryKey, None] = {}
-        self.on_change: list[Callable[[], None]] = []
-        table.on_change.append(self._note)
-
-    def _note(self, name: str) -> None:
-        self._changed[self._key(name)] = None
-        if self._log_end is not None and name not in self._table.entries:
-            self._deleted.pop(name, None)
-            self._deleted[name] = self._log_end()
-            self._changed[EntryKey(DELETED, name)] = None
-            if len(self._deleted) > DELETED_MAX:
-                del self._deleted[next(iter(self._deleted))]
-        for callback in self.on_change:
-            callback()
-
-    def take_changed(self) -> Iterable[EntryKey]:
-        changed, self._changed = self._changed, {}
-        return changed
-
-    def keys(self) -> Iterable[EntryKey]:
-        yield from map(self._key, self._table.entries)
-        for name in self._deleted:
-            yield EntryKey(DELETED, name)
-
-    def entry(self, key: EntryKey) -> Any:
-        if key.map == DELETED:
-            return self._deleted.get(key.name)
-        entry = self._table.entries.get(key.name)
-        return None if entry is None else entry.to_json()
-
-
-class OffsetsState:
-    """The committed offsets of groups: OFFSETS."""
-
-    file = OFFSETS_FILE
-
-    def __init__(self, offsets: Offsets) -> None:
-        self.on_change: list[Callable[[], None]] = []
-        self._tables = offsets.tables
-
-    def take_changed(self) -> Iterable[EntryKey]:
-        return [
-            EntryKey(name, key)
-            for name, table in self._tables.items()
-            for key in table.take_watched()
-        ]
-
-    def keys(self) -> Iterable[EntryKey]:
-        return [
-            EntryKey(name, key) for name, table in self._tables.items() for key in table.entries
-        ]
-
-    def entry(self, key: EntryKey) -> Any:
-        return self._tables[key.map].entries.get(key.name)
-
-
-class LevelsState:
-    """The progress of each delay level: what OFFSETS returns."""
-
-    file = DELAYS_FILE
-
-    def __init__(self, offsets: Callable[[], Mapping[int, int]]) -> None:
-        self.on_change: list[Callable[[], None]] = []
-        self._offsets = offsets
-        self._told: dict[int, int] = {}
-
-    def take_changed(self) -> Iterable[EntryKey]:
-        now = self._offsets()
-        changed = [level for level, offset in now.items() if self._told.get(level) != offset]
-        self._told = dict(now)
-        return [EntryKey("offsetTable", str(level)) for level in changed]
-
-    def keys(self) -> Iterable[EntryKey]:
-        return [EntryKey("offsetTable", str(level)) for level in self._offsets()]
-
-    def entry(self, key: EntryKey) -> Any:
-        return self._offsets().get(int(key.name))
-
-
-def table_parts(
-    topics: FileTable[Any],
-    groups: FileTable[Any],
-    offsets: Offsets,
-    levels: Callable[[], Mapping[int, int]],
-    log_end: Callable[[], int],
-) -> list[StatePart]:
-    """Return the parts of a broker's tables.
-
-    LEVELS returns the next message of each delay level, LOG_END the end of the log.
-    """
-    return [
-        TablePart(FileTableState(TOPICS, topics, log_end), is_kept=True),
-        TablePart(FileTableState(GROUPS, groups), is_kept=True),
-        TablePart(OffsetsState(offsets)),
-        TablePart(LevelsState(levels)),
-    ]

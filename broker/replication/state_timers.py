@@ -20,7 +20,7 @@ from ...store.timers.store import TimerStore
 from ..delay.timed_pages import enter_page
 from ..offsets import Safe
 from .frames import read_state
-from .state_source import EntryKey
+from .table_part import EntryKey
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from ...store.flush import Waiter
 from ...store.format.table_frames import KEY_BYTES_MAX
 from ...store.tables import AnyTable
 from .frames import read_state
-from .state_source import EntryKey
+from .table_part import EntryKey
 
 #: Scope and key of an entry.
 TableKey: TypeAlias = tuple[Any, Any]

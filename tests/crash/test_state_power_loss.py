@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.replication.state_source import TOPICS_FILE
+from pocketmq.broker.replication.file_stream import TOPICS_FILE
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.store.offsets_file import OFFSETS_FILE
 

@@ -10,7 +10,7 @@ from typing import Any
 from pocketmq.proto.clock import Readings, VirtualClock
 from pocketmq.proto.errors import StoreError
 from pocketmq.store.disk import Disk
-from pocketmq.store.file_table import ChangeTable, change_table
+from pocketmq.store.file_changes import ChangeTable, change_table
 from pocketmq.store.flush import Flusher, Waiter
 from pocketmq.store.format.state_tables import GROUPS, TOPICS
 from pocketmq.store.os_disk import OsDisk

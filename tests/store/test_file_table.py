@@ -10,7 +10,8 @@ import pytest
 
 from pocketmq.proto.errors import CorruptState, DiskFailure, StoreError, StoreFull
 from pocketmq.store.disk import Buffer, Disk
-from pocketmq.store.file_table import WRITTEN, FileTable, change_table, stored_changes
+from pocketmq.store.file_changes import WRITTEN, change_table, stored_changes
+from pocketmq.store.file_table import FileTable
 from pocketmq.store.flush import Flusher
 from pocketmq.store.format.state_tables import (
     GROUPS,

@@ -1,12 +1,13 @@
 """State files: which copy is believed, and that none is ever lost."""
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from pocketmq.proto.errors import CorruptState
+from pocketmq.proto.errors import CorruptState, DiskFailure, StoreError
 from pocketmq.store.format.state_tables import (
     DelayOffsets,
     parse_delay_offsets,
@@ -14,6 +15,9 @@ from pocketmq.store.format.state_tables import (
 )
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
+
+from ..fakes import FaultyDisk
+from ..runs import Device
 
 FIRST = render_delay_offsets(DelayOffsets(offsets={1: 10}))
 SECOND = render_delay_offsets(DelayOffsets(offsets={1: 20}))
@@ -50,6 +54,37 @@ def test_saving_keeps_the_old_file_as_backup(tmp_path: Path) -> None:
     ]
 
 
+def test_a_file_is_saved_soon_by_the_thread_and_the_owner_is_called_back(tmp_path: Path) -> None:
+    file, saver, disk = state_file(tmp_path), Device(), FaultyDisk()
+    file.disk = disk
+    calls: list[Callable[[], None]] = []
+    results: list[StoreError | None] = []
+    file.start(saver, calls.append)
+
+    file.save_soon(lambda: [FIRST], results.append)
+    assert not (tmp_path / "config").exists()
+    saver.do_next()
+    assert (tmp_path / "config" / "delayOffset.json").read_text() == FIRST
+    assert results == []
+    calls.pop()()
+    assert results == [None]
+
+    disk.break_writes("delayOffset")
+    file.save_soon(lambda: [SECOND], results.append)
+    saver.do_next()
+    calls.pop()()
+    assert isinstance(results[1], DiskFailure)
+
+
+def test_without_a_thread_a_file_is_saved_at_once(tmp_path: Path) -> None:
+    results: list[StoreError | None] = []
+
+    state_file(tmp_path).save_soon(lambda: [FIRST], results.append)
+
+    assert results == [None]
+    assert (tmp_path / "config" / "delayOffset.json").read_text() == FIRST
+
+
 @pytest.mark.parametrize("main", ["", None], ids=["empty", "missing"])
 def test_the_backup_serves_for_an_empty_or_missing_file(main: str | None, tmp_path: Path) -> None:
     write(tmp_path, main, FIRST)
@@ -70,6 +105,13 @@ def test_a_file_cut_short_is_set_aside_and_the_backup_serves(tmp_path: Path) -> 
     assert "pocketmq/broken/delayOffset.json.1" in loaded.problem
     assert (tmp_path / "pocketmq/broken/delayOffset.json.1").read_text() == SECOND[:20]
     assert not (tmp_path / "config/delayOffset.json").exists()
+
+
+def test_a_damaged_file_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path, SECOND[:20], FIRST)
+
+    assert state_file(tmp_path).load_value(parse_delay_offsets) == DelayOffsets(offsets={1: 10})
+    assert "state file was damaged file=delayOffset.json" in caplog.text
 
 
 def test_files_set_aside_do_not_replace_each_other(tmp_path: Path) -> None:

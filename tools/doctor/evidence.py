@@ -26,7 +26,7 @@ from ...proto.topics import is_system_topic
 from ...store.apache.settings import ApacheSettings
 from ...store.consume_queue import BatchConsumeQueue, ConsumeQueue, EntryRow
 from ...store.disk import Disk
-from ...store.file_table import NewerChanges, stored_changes
+from ...store.file_changes import stored_changes, with_changes
 from ...store.files import MappedFile, equal_file_size
 from ...store.format.agreement import is_served
 from ...store.format.queues import PRE_BLANK_SIZE
@@ -369,5 +369,5 @@ def topics_of(disk: Disk, root: str) -> frozenset[str] | None:
         return None
     if table is None:
         return None
-    lacking = NewerChanges(changes, TOPICS, table.version, table.entries)
-    return frozenset(lacking.applied(table.entries)) | frozenset(table.unread)
+    found = with_changes(changes, TOPICS, table.version, table.entries)
+    return frozenset(found) | frozenset(table.unread)

@@ -23,7 +23,7 @@ from ...store.apache.files import StartRefused
 from ...store.apache.queue import JavaQueue
 from ...store.apache.settings import ApacheSettings
 from ...store.disk import Disk
-from ...store.file_table import stored_changes
+from ...store.file_changes import stored_changes
 from ...store.format.index import TAG_TYPE, index_key
 from ...store.format.state_tables import GROUPS, TOPICS, parse_delay_offsets
 from ...store.message_store import MessageStore

@@ -19,9 +19,10 @@ from ...proto.clock import SystemClock
 from ...proto.errors import CorruptState
 from ...store.apache.settings import ApacheSettings
 from ...store.commit_log import CommitLog
+from ...store.file_changes import ChangeTable, stored_changes
 from ...store.file_copies import sync_tree
 from ...store.file_sizes import settings_of
-from ...store.file_table import ChangeTable, FileTable, stored_changes
+from ...store.file_table import FileTable
 from ...store.format.state_tables import GROUPS, TOPICS, TableForm
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ...proto.errors import CorruptState
 from ...store.apache.config_beans import child, counts
-from ...store.file_table import Bean, ChangeTable, NewerChanges, stored_changes
+from ...store.file_changes import stored_changes, with_changes
 from ...store.format import replica_files, state_tables
 from ...store.format.java_json import parse_object
 from ...store.offsets_file import offsets_file
@@ -23,7 +23,6 @@ from ..stores.names import KnownNames
 from .output import Row
 
 T = TypeVar("T")
-E = TypeVar("E", bound=Bean)
 
 
 @dataclass(slots=True)
@@ -36,23 +35,17 @@ class Tables:
 
     def topics(self) -> state_tables.TopicTable:
         """Return topics.json, with what was changed since it was written."""
-        changes = self._changes(state_tables.TOPICS)
-        table = self._load("topics.json", state_tables.parse_topics, state_tables.TopicTable())
-        if changes is None:
-            return table
-        lacking = NewerChanges(changes, state_tables.TOPICS, table.version, table.topics)
-        return replace(table, topics=lacking.applied(table.topics))
+        form = state_tables.TOPICS
+        changes = stored_changes(self.files.disk, self.files.root, form)
+        table = self._load(form.file, state_tables.parse_topics, state_tables.TopicTable())
+        return replace(table, topics=with_changes(changes, form, table.version, table.topics))
 
     def groups(self) -> state_tables.GroupTable:
         """Return subscriptionGroup.json, likewise."""
-        changes = self._changes(state_tables.GROUPS)
-        table = self._load(
-            "subscriptionGroup.json", state_tables.parse_groups, state_tables.GroupTable()
-        )
-        if changes is None:
-            return table
-        lacking = NewerChanges(changes, state_tables.GROUPS, table.version, table.groups)
-        return replace(table, groups=lacking.applied(table.groups))
+        form = state_tables.GROUPS
+        changes = stored_changes(self.files.disk, self.files.root, form)
+        table = self._load(form.file, state_tables.parse_groups, state_tables.GroupTable())
+        return replace(table, groups=with_changes(changes, form, table.version, table.groups))
 
     def offsets(self) -> state_tables.ConsumerOffsets:
         """Return consumerOffset.json, or lmqConsumerOffset.json where that is newer."""
@@ -85,13 +78,6 @@ class Tables:
     def epochs(self) -> replica_files.EpochStarts:
         """Return epochFileCheckpoint: epochs and where they begin."""
         return self._load(replica_files.EPOCHS_FILE, replica_files.parse_epochs, (), folder="")
-
-    def _changes(self, form: state_tables.TableForm[E]) -> ChangeTable | None:
-        try:
-            return stored_changes(self.files.disk, self.files.root, form)
-        except OSError as error:
-            self.problems.append(_told(error))
-            return None
 
     def _load(
         self, name: str, parse_text: Callable[[str], T], empty: T, folder: str = "config"

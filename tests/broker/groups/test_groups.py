@@ -12,7 +12,7 @@ from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.consumer_groups import SUBSCRIPTION_CHECK, Groups, subscription_check
 from pocketmq.broker.retry_policies import policy_of, retry_intervals_of
 from pocketmq.proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded, StoreFull
-from pocketmq.store.file_table import change_table
+from pocketmq.store.file_changes import change_table
 from pocketmq.store.format.beans import Object
 from pocketmq.store.format.state_tables import GROUPS, GroupConfig
 from pocketmq.store.os_disk import OsDisk

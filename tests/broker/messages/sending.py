@@ -21,7 +21,7 @@ from pocketmq.proto.errors_wire import from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.topics import MESSAGE_SIZE_MAX
 from pocketmq.store.disk import Disk
-from pocketmq.store.file_table import ChangeTable
+from pocketmq.store.file_changes import ChangeTable
 from pocketmq.store.format.state_tables import TopicConfig
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.state_files import StateFile

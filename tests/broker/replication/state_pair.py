@@ -10,12 +10,15 @@ from typing import Any
 from pocketmq.broker.commit_texts import CommitTexts, commit_text_table
 from pocketmq.broker.consume_stats import ConsumeStats, statistics_table
 from pocketmq.broker.offsets import Offsets
+from pocketmq.broker.replication.file_stream import table_parts
 from pocketmq.broker.replication.state_sink import StateSink
-from pocketmq.broker.replication.state_source import StateSource, TablePart, table_parts
+from pocketmq.broker.replication.state_source import StateSource
+from pocketmq.broker.replication.table_part import TablePart
 from pocketmq.broker.replication.table_stream import TableState
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.disk import Disk
-from pocketmq.store.file_table import FileTable, stored_changes
+from pocketmq.store.file_changes import stored_changes
+from pocketmq.store.file_table import FileTable
 from pocketmq.store.flush import Flusher
 from pocketmq.store.format.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
 from pocketmq.store.message_store import MessageStore

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.replication.state_source import DELAYS_FILE, GROUPS_FILE, TOPICS_FILE
+from pocketmq.broker.replication.file_stream import DELAYS_FILE, GROUPS_FILE, TOPICS_FILE
 from pocketmq.broker.replication.state_timers import TIMERS_FILE
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

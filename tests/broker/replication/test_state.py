@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.replication import state_source
-from pocketmq.broker.replication.state_source import GROUPS_FILE, TOPICS_FILE, TablePart
+from pocketmq.broker.replication import state_source, table_part
+from pocketmq.broker.replication.file_stream import GROUPS_FILE, TOPICS_FILE
+from pocketmq.broker.replication.table_part import TablePart
 from pocketmq.proto.errors import InvalidArgument, MasterFenced, PocketMQError, StoreError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.format.state_tables import parse_delay_offsets
@@ -365,7 +366,7 @@ def test_a_slow_follower_holds_a_bounded_number_of_frames(pair: Pair) -> None:
 def test_changes_that_are_forgotten_are_told_as_a_whole(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_source, "RECENT_MAX", 5)
+    monkeypatch.setattr(table_part, "RECENT_MAX", 5)
     master, follower, link = pair
     link.settle()
     link.cut()

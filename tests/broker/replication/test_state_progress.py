@@ -16,8 +16,9 @@ from pocketmq.broker.replication.state_deliveries import (
     DeliveriesPart,
     DeliveriesSink,
 )
-from pocketmq.broker.replication.state_source import StateSource, TablePart
+from pocketmq.broker.replication.state_source import StateSource
 from pocketmq.broker.replication.state_timers import TIMERS_FILE, TimersSink, TimersState
+from pocketmq.broker.replication.table_part import TablePart
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.topics import TIMER_TOPIC
