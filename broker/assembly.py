@@ -331,7 +331,7 @@ def _service_v2(
         RecallMessages(topics, parts.recalls, parts.other_brokers),
         Receiving(pops, clients.subscriptions, wall.unix_ms, config),
         Acknowledging(pops, topics, groups, store.config.delay_levels_ms),
-        LiteSubscriptions(topics),
+        LiteSubscriptions(topics, groups, pops.lite, store, clients.sessions),
         PullConsumers(store, topics, groups, parts.offsets, parts.fetches, pops, check_commit),
         Measurements(parts.client_metrics),
         CensusMeasurements(parts.client_metrics, clients.sessions),

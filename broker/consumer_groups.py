@@ -36,6 +36,8 @@ RETRY_QUEUES_MAX = 1024
 #: Attribute for members with inconsistent subscriptions; an extension of PocketMQ. Brokers of
 #: Apache keep it.
 SUBSCRIPTION_CHECK: Final = "pocketmq.subscription.check"
+#: Attributes of RocketMQ that bind a group to the lite topics of a topic.
+LITE_ATTRIBUTES: Final = frozenset({"lite.bind.topic", "lite.sub.model"})
 #: The default: serve both for subscription_grace_ms, then the newer one only (groups/grace.py).
 GRACE: Final = "grace"
 REFUSE: Final = "refuse"
@@ -129,7 +131,8 @@ class Groups:
         """Create GROUP, or with UPDATE change the existing group; return its new state.
 
         Args:
-            group: The settings. Of its attributes, only SUBSCRIPTION_CHECK is used.
+            group: The settings. Of its attributes, only SUBSCRIPTION_CHECK is used, and of a new group those that bind
+                it to lite topics.
             update: Change an existing group instead of creating one.
             retry_intervals_ms: Milliseconds before the first retry, the second, and so on; the last one applies to all
                 further retries. Empty: by delay level. None: keep the retry policy.
@@ -191,6 +194,8 @@ def subscription_check(group: GroupConfig) -> str:
 
 def _attributes(existing: GroupConfig | None, group: GroupConfig) -> dict[str, str]:
     kept = dict(existing.attributes) if existing is not None else {}
+    if existing is None:
+        kept = {name: group.attributes[name] for name in LITE_ATTRIBUTES & group.attributes.keys()}
     kept.pop(SUBSCRIPTION_CHECK, None)
     check = group.attributes.get(SUBSCRIPTION_CHECK) or GRACE
     if check not in SUBSCRIPTION_CHECKS:

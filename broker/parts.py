@@ -128,6 +128,7 @@ class BrokerParts:
         self.atomic_commits.start()
         self.delays.start()
         self.pops.start()
+        self.wall_timers.every(60_000, self.pops.lite.forget_silent)
         self.clients.start()
         self.classic.members.start()
         self.timers.start()

@@ -14,6 +14,7 @@ from ..proto.commit_metadata import check_metadata
 from ..proto.errors import InvalidArgument, PocketMQError, StoreError
 from ..proto.errors_wire import without_topics
 from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.lite_topics import LITE
 from ..proto.rpc import LATER, Call, Later, MethodTable, bidi, service, unary
 from ..proto.topics import DEAD_LETTERS_GROUP, check_group, dead_letter_topic
 from ..store.format.state_tables import GroupConfig, TopicConfig
@@ -29,6 +30,7 @@ from .messages.fetch import Fetches
 from .messages.lookup import Lookups, in_steps
 from .messages.send import SendCounts, Sends, TopicSends
 from .offsets import Offsets, Safe
+from .pop.lite_receives import BIND_TOPIC, EXCLUSIVE, MODEL
 from .pop.service import PopService
 from .replication.file_stream import GROUPS_FILE, TOPICS_FILE
 from .replication.state_deliveries import DELIVERIES_FILE
@@ -403,10 +405,21 @@ class _Changes:
         if request.update and request.fields:
             asked = _changed(self._groups.get(asked.name), asked, request.fields, _GROUP_FIELDS)
             intervals = intervals if "retry_intervals_ms" in request.fields else None
+        if request.group.lite_topic and not request.update:
+            self._check_parent(request.group.lite_topic)
         made = self._groups.create(asked, update=request.update, retry_intervals_ms=intervals)
         await ended(self._groups.table.when_safe)
         await self._replicated(GROUPS_FILE)
         return pb.GroupReply(group=_group_message(made))
+
+    def _check_parent(self, name: str) -> None:
+        """Raise InvalidArgument unless topic NAME has lite topics."""
+        if self._topics.get(name).attributes.get(TYPE_ATTRIBUTE) != LITE:
+            raise InvalidArgument(
+                f"topic {name!r} has no lite topics: create it with --type LITE",
+                field="lite_topic",
+                value=name,
+            )
 
     async def delete_group(self, request: pb.DeleteGroupRequest, call: Call) -> pb.DeleteGroupReply:
         self._pops.forget_group(request.group)
@@ -512,8 +525,15 @@ def _group_config(message: pb.GroupConfig) -> GroupConfig:
         retry_queues=message.retry_queues or 1,
         consume_message_orderly=message.order,
         consume_enable=message.consume_enable,
-        attributes={SUBSCRIPTION_CHECK: message.subscription_check},
+        attributes={SUBSCRIPTION_CHECK: message.subscription_check, **_lite_attributes(message)},
     )
+
+
+def _lite_attributes(message: pb.GroupConfig) -> dict[str, str]:
+    if not message.lite_topic:
+        return {}
+    exclusive = {MODEL: EXCLUSIVE} if message.lite_exclusive else {}
+    return {BIND_TOPIC: message.lite_topic, **exclusive}
 
 
 def _group_message(group: GroupConfig) -> pb.GroupConfig:
@@ -525,4 +545,6 @@ def _group_message(group: GroupConfig) -> pb.GroupConfig:
         consume_enable=group.consume_enable,
         retry_intervals_ms=retry_intervals_of(group.retry_policy),
         subscription_check=subscription_check(group),
+        lite_topic=group.attributes.get(BIND_TOPIC, ""),
+        lite_exclusive=group.attributes.get(MODEL) == EXCLUSIVE,
     )

@@ -150,8 +150,9 @@ class Run:
     """RECORDS for QUEUE of TOPIC, without gaps and without the store's own fields: see `check_run`, `of`, `of_plain`.
 
     COLUMNS describe them; or PLACES, if they are a few standard records, or ALIKE, if they are many, or if the C core
-    has read them. With WHOLE the run is atomic: it is never divided between two log files. `first` (queue offset),
-    `log_offsets`, `end_offset` and `store_ms` are the values of the last patch.
+    has read them. With WHOLE the run is atomic: it is never divided between two log files. IS_LITE: messages of lite
+    topics, which the store numbers. `first` (queue offset), `log_offsets`, `end_offset` and `store_ms` are of the last
+    patch.
     """
 
     __slots__ = (
@@ -161,6 +162,7 @@ class Run:
         "_properties",
         "end_offset",
         "first",
+        "is_lite",
         "log_offsets",
         "queue",
         "records",
@@ -184,6 +186,7 @@ class Run:
         self.queue = queue
         self.records = records
         self.whole = whole
+        self.is_lite = False
         self._columns = columns
         self._places = places
         self._alike = alike
@@ -192,6 +195,10 @@ class Run:
         self.log_offsets: Longs = _NOWHERE
         self.end_offset = 0
         self.store_ms = 0
+
+    def mark_lite(self) -> None:
+        """Note that it has messages of lite topics, which the store numbers."""
+        self.is_lite = True
 
     @classmethod
     def of(cls, topic: str, queue: int, records: Sequence[Buffer]) -> Self:

@@ -17,6 +17,7 @@ from .java_hash import java_hash
 from .properties import (
     DELAY,
     LITE_TOPIC,
+    MULTI_DISPATCH,
     PRIORITY,
     SHARDING_KEY,
     TRANSACTION_PREPARED,
@@ -40,7 +41,14 @@ if TYPE_CHECKING:
 UNUSUAL: Final = SYS_TRANSACTION | SYS_BORN_V6 | SYS_STORE_V6 | SYS_NEEDS_UNWRAP | SYS_INNER_BATCH
 #: The core enters this many keys in about a millisecond.
 _KEYS_MAX: Final = 1 << 15
-_TYPES: Final = (DELAY, TRANSACTION_PREPARED, LITE_TOPIC, PRIORITY, SHARDING_KEY)
+_TYPES: Final = (
+    DELAY,
+    TRANSACTION_PREPARED,
+    LITE_TOPIC,
+    PRIORITY,
+    SHARDING_KEY,
+    MULTI_DISPATCH,
+)
 #: Parts of the names of properties that decide how a message is stored.
 _HINTS: Final = (b"TIMER_DEL", *(name.encode() for name in _TYPES))
 _CELL: Final = 8

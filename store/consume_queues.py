@@ -2,7 +2,8 @@
 
 A topic has batch queues if its files are in batchconsumequeue/, or if topics.json says so (attribute
 queue.type=BatchCQ) and it has no files yet. Light queues are those of RocketMQ's topics `%LMQ%name`: their entries
-point to records of other topics. Not thread-safe: the store's owner calls it.
+point to records of other topics. Those of lite topics are in `lite` (lite_queues.py). Not thread-safe: the store's
+owner calls it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 from ..proto.errors import StoreMismatch
+from ..proto.lite_topics import LITE_QUEUE, split_lite_queue
 from ..proto.record_run import QUEUE_ID_MAX
 from .config import StoreConfig
 from .consume_queue import BatchConsumeQueue, ConsumeQueue, Sum
 from .disk import Disk
-from .files import FolderSync, Syncable, SyncTogether
+from .files import SYNCED_ONE_BY_ONE, FolderSync, Syncable, SyncTogether
 from .format.queues import LIGHT_PREFIX
 from .format.state_tables import TopicConfig, parse_topics
+from .lite_files import LiteFlush
+from .lite_queues import LiteQueues
 
 __all__ = ["ConsumeQueue", "ConsumeQueues", "Queue"]
 
@@ -27,8 +31,6 @@ Queue = ConsumeQueue | BatchConsumeQueue
 
 _ATTRIBUTE: Final = "queue.type"
 _BATCH: Final = "BatchCQ"
-#: More files and folders than this are synced together: separately, each costs a millisecond or more.
-SYNCED_ONE_BY_ONE: Final = 256
 
 
 class ConsumeQueues:
@@ -54,6 +56,9 @@ class ConsumeQueues:
         self._cleaned_from = -1
         #: Does the log belong to a replica?
         self._is_followed = False
+        #: The queues of lite topics.
+        self.lite = LiteQueues(disk, config)
+        self._lite_flush: LiteFlush | None = None
 
     @classmethod
     def load(cls, disk: Disk, config: StoreConfig) -> ConsumeQueues:
@@ -63,7 +68,10 @@ class ConsumeQueues:
         """
         table = cls(disk, config, batch_topics(disk, config.state_folder))
         for topic, queue in queue_folders(disk, config.queue_folder):
-            table._open_plain(topic, queue)
+            if queue == LITE_QUEUE and split_lite_queue(topic) is not None:
+                table.lite.load(topic)
+            else:
+                table._open_plain(topic, queue)
         for topic, queue in queue_folders(disk, config.batch_queue_folder):
             if topic in table._plain:
                 raise StoreMismatch(
@@ -190,10 +198,11 @@ class ConsumeQueues:
     def truncate(self, log_end: int) -> int:
         """Delete all entries that point to LOG_END or after it; return how many."""
         self._touch_all()
-        return sum(one.truncate(log_end) for one in self)
+        return sum(one.truncate(log_end) for one in self) + self.lite.truncate(log_end)
 
     def correct_min_offsets(self, min_log_offset: int) -> None:
         """Set the min offset of each queue to its first message that is still in the log."""
+        self.lite.begin_log_at(min_log_offset)
         for one in self:
             one.correct_min_offset(min_log_offset)
 
@@ -205,7 +214,8 @@ class ConsumeQueues:
         if min_log_offset == self._cleaned_from:
             return 0
         self._cleaned_from = min_log_offset
-        count = 0
+        self.lite.begin_log_at(min_log_offset)
+        count = self.lite.delete_expired()
         for one in self:
             if len(one.files.files) > 1:
                 count += one.delete_expired(min_log_offset)
@@ -221,6 +231,7 @@ class ConsumeQueues:
         """
         if not _is_folder_name(topic):
             return
+        self.lite.delete_parent(topic, before)
         for table in (self._plain, self._batch):
             queues: dict[int, Queue] = {**table.get(topic, {})}
             for one in queues.values():
@@ -251,7 +262,22 @@ class ConsumeQueues:
             files += one.files.take_dirty_files()
         self._forget_touched()
         names: list[Syncable] = [FolderSync(self._disk, path) for path in dict.fromkeys(folders)]
-        return dirty + self._together(names + files)
+        return dirty + self._together(names + files) + self._lite_entries()
+
+    def _lite_entries(self) -> list[Syncable]:
+        """Return the job that writes the new entries of lite queues, if there are any."""
+        if self._lite_flush is not None:
+            self._lite_flush.note()
+            self._lite_flush = None
+        if not self.lite.touched:
+            return []
+        self._lite_flush = LiteFlush(self._disk, self.lite)
+        return [self._lite_flush]
+
+    @property
+    def lacks_lite_entries(self) -> bool:
+        """Do the files of lite queues lack entries, because the disk was full at the last flush?"""
+        return self._lite_flush is not None and not self._lite_flush.is_done
 
     def _together(self, parts: list[Syncable]) -> list[Syncable]:
         """Return PARTS, as one if they are many."""

@@ -13,7 +13,7 @@ Not thread-safe: the store's owner calls it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
@@ -22,6 +22,7 @@ import numpy as np
 
 from ..proto.byte_ranges import decimal_numbers
 from ..proto.errors import DiskFailure
+from ..proto.properties import MULTI_DISPATCH, MULTI_QUEUE_OFFSET
 from ..proto.property_ranges import PropertyRanges, tags_codes
 from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer
 from ..proto.record_run import QUEUE_ID_MAX, Longs, RunColumns, as_bytes
@@ -32,6 +33,7 @@ from .consume_queues import ConsumeQueues
 from .deferred_indexing import DeferredIndexing, keys_at_most
 from .flush import CallOwner
 from .format.agreement import is_served, set_delivery_times
+from .lite_queues import LiteEntry
 from .message_index import MessageIndex
 from .message_keys import has_keys, keys_of_alike, keys_of_few
 from .rows_by_queue import Bytes, Rows, by_queue
@@ -49,6 +51,12 @@ INDEXED_AT_ONCE: Final = 1 << 17
 
 #: The bytes of several batches, and the columns of all their records.
 Joined: TypeAlias = tuple[memoryview, RunColumns]
+
+
+#: Topic, values of the two properties, and entry of a record of a lite topic.
+_LiteRecord: TypeAlias = tuple[str, bytes, bytes, LiteEntry]
+_DISPATCH: Final = MULTI_DISPATCH.encode()
+_NUMBER: Final = MULTI_QUEUE_OFFSET.encode()
 
 
 class _Entries(NamedTuple):
@@ -77,7 +85,7 @@ class Dispatcher:
     ) -> None:
         self._queues = queues
         self._index = index
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._delays_ms = np.array((0, *delay_levels_ms), np.int64)
         self._deferred = None if index is None else DeferredIndexing(index, now_ms)
         #: Keys of the current batch that may still be entered at once.
@@ -111,6 +119,7 @@ class Dispatcher:
             codes = self.tags_codes(array, part, run.topic, properties)
             row = self._queues.find_or_make(run.topic, run.queue)
             row.append(int(part.queue_offset[0]), part.log_offset, part.sizes, codes)
+            self._enter_lite(array, part, properties, codes)
             self._enter_keys(array, part, run.topic, properties)
 
     def _enter_few(self, runs: Sequence[Run]) -> bool:
@@ -119,6 +128,7 @@ class Dispatcher:
             return False
         index = self._index
         entries: list[_Entries] = []
+        parsed: list[Sequence[Mapping[bytes, bytes]]] = []
         keys: list[tuple[int, int]] = []
         for run in runs:
             values = run.properties_if_small()
@@ -138,10 +148,12 @@ class Dispatcher:
             last.log_offsets.extend(offsets)
             last.sizes.extend(run.sizes_if_small)
             last.codes.extend(map(tags_code, values))
+            parsed.append(values)
         if index is not None and not index.takes_few(int(runs[0].log_offsets[0]), len(keys)):
             return False
         for topic, queue, first, log_offsets, sizes, codes in entries:
             self._queues.find_or_make(topic, queue).append(first, log_offsets, sizes, codes)
+        self._enter_lite_few(runs, parsed)
         if index is not None and keys:
             index.put_few(keys, runs[0].store_ms)
         return True
@@ -150,6 +162,8 @@ class Dispatcher:
         """Enter RUN if the C core has read it, and if it needs no feature of the general method; return whether."""
         scanned, index = run.scanned, self._index
         if scanned is None or run.topic == SCHEDULE_TOPIC or self.index_lags:
+            return False
+        if scanned.may_have((_DISPATCH,)) and _DISPATCH in run.records:
             return False
         begin = run.end_offset - len(run.records)
         if index is not None and not index.takes_few(begin, scanned.key_count):
@@ -164,6 +178,8 @@ class Dispatcher:
         """Enter RUN if its records are uniform and need no feature of the general method; return whether."""
         alike, index = run.alike, self._index
         if alike is None or run.topic == SCHEDULE_TOPIC or self.index_lags:
+            return False
+        if _DISPATCH in alike.second or _DISPATCH in alike.first:
             return False
         if len(alike.first.get(b"KEYS", b"")) > _KEYS_OF_FEW_MAX:
             return False
@@ -203,6 +219,7 @@ class Dispatcher:
         for part in _parts(columns):
             properties = PropertyRanges(array, part)
             placed.add(self._put(array, part, properties))
+            self._enter_lite(array, part, properties)
             self._enter_keys(array, part, None, properties)
         return placed
 
@@ -211,7 +228,7 @@ class Dispatcher:
     ) -> None:
         if self._index is not None and not self._put_off(array, columns, topic, properties):
             self._index.put_run(
-                array, columns, now_ms=self._now_ms(), topic=topic, properties=properties
+                array, columns, now_ms=self.now_ms(), topic=topic, properties=properties
             )
 
     def _put_off(
@@ -279,6 +296,33 @@ class Dispatcher:
         kept = columns.take(np.flatnonzero((columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK))
         return bool(len(kept)) and has_keys(data, kept)
 
+    def _enter_lite_few(
+        self, runs: Sequence[Run], parsed: Sequence[Sequence[Mapping[bytes, bytes]]]
+    ) -> None:
+        """Enter those records of the small RUNS that belong to lite topics; PARSED are their properties."""
+        enter = self._queues.lite.enter
+        for run, values in zip(runs, parsed, strict=True):
+            if any([_DISPATCH in each for each in values]):
+                places = run.log_offsets.tolist(), run.sizes_if_small
+                for each, log_offset, size in zip(values, *places, strict=True):
+                    if _DISPATCH in each:
+                        entry = log_offset, size, tags_code(each)
+                        enter(run.topic, each[_DISPATCH], each.get(_NUMBER, b""), entry)
+
+    def _enter_lite(
+        self,
+        array: Bytes,
+        columns: RunColumns,
+        properties: PropertyRanges,
+        codes: Longs | None = None,
+    ) -> None:
+        """Enter those of the records that belong to lite topics in their queues."""
+        if not properties.has(MULTI_DISPATCH):
+            return
+        codes = tags_codes(array, properties) if codes is None else codes
+        for record in lite_records(array, columns, properties, codes):
+            self._queues.lite.enter(*record)
+
     def _put(self, array: Bytes, columns: RunColumns, properties: PropertyRanges) -> Placed:
         """Enter records of any queues."""
         codes = tags_codes(array, properties)
@@ -329,6 +373,22 @@ def _can_be_queue(topic: str, queue: int) -> bool:
     """Is TOPIC a valid folder name? In damaged records it may not be: the CRC does not cover it."""
     named = topic not in ("", ".", "..") and not {"/", "\0"} & set(topic)
     return named and len(topic.encode()) <= _NAME_SIZE_MAX and 0 <= queue <= QUEUE_ID_MAX
+
+
+def lite_records(
+    array: Bytes, columns: RunColumns, properties: PropertyRanges, codes: Longs
+) -> Iterator[_LiteRecord]:
+    """Yield those records that belong to lite topics, with topic, the values of the two properties, and the entry."""
+    served = is_served(columns.sys_flag)
+    starts, sizes = properties.find(MULTI_DISPATCH)
+    numbers = properties.find(MULTI_QUEUE_OFFSET)
+    for row in np.flatnonzero(served & (sizes > 0)).tolist():
+        texts = [
+            array[int(at[row]) : int(at[row]) + max(0, int(length[row]))].tobytes()
+            for at, length in ((starts, sizes), numbers, (columns.topic_start, columns.topic_size))
+        ]
+        entry = int(columns.log_offset[row]), int(columns.sizes[row]), int(codes[row])
+        yield texts[2].decode("utf-8", "replace"), texts[0], texts[1], entry
 
 
 def _batches(array: Bytes, properties: PropertyRanges, rows: Rows) -> tuple[Longs, Longs]:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from ..proto.errors import StoreError, StoreFull
 from ..proto.facts import Facts
-from .disk import Disk, Mapping
+from .disk import Mapping
 from .files import Syncable
 from .flush import CallOwner, Flusher, FlushJob, GroupCommit
 from .health import StoreHealth
@@ -35,12 +35,15 @@ logger = logging.getLogger(__name__)
 class _Saved:
     """Saves the verified snapshot, as the last part of a flush job: after the files that it describes."""
 
-    def __init__(self, verified: VerifiedSnapshot, disk: Disk, folder: str) -> None:
+    def __init__(self, verified: VerifiedSnapshot, parts: StoreParts) -> None:
         self._verified = verified
-        self._disk = disk
-        self._folder = folder
+        self._queues = parts.queues
+        self._disk = parts.disk
+        self._folder = parts.config.own_folder
 
     def sync(self) -> None:
+        if self._queues.lacks_lite_entries:  # The next recovery reads more, and derives them.
+            return
         try:
             self._verified.save(self._disk, self._folder)
         except StoreFull as error:  # The next recovery reads more; nothing is lost.
@@ -77,6 +80,7 @@ class FlushScheduler:
         Each callback in ON_FLUSHED is called with each new flushed offset of the log. The list may change later.
         """
         self._snapshot = snapshot
+        self._parts = parts
         self._config = parts.config
         self._health = health
         self._log, self._queues, self._index = parts.log, parts.queues, parts.index
@@ -181,7 +185,7 @@ class FlushScheduler:
                 self.remember()
         if self._verified is not None and self.group.flushed_offset >= self._verified.log_end:
             parts += self._index.take_dirty() if self._index is not None else []
-            parts.append(_Saved(self._verified, self._disk, self._config.own_folder))
+            parts.append(_Saved(self._verified, self._parts))
             self._verified = None
         for file in self._index.take_full() if self._index is not None else []:
             parts.append(file)

@@ -24,6 +24,7 @@ from .commit_log import store_time_ms
 from .disk import write_error
 from .dispatch import Joined
 from .health import StoreHealth
+from .lite_numbers import LiteNumbers
 from .log_age import LogAge
 from .parts import StoreParts
 
@@ -111,6 +112,8 @@ class LogWriter:
         try:
             self.catch_up()
             self._roll_by_age()
+            if any([run.is_lite for run in runs]):
+                runs = self._with_lite_numbers(runs)
             begin = self._log.max_offset
             self.last_store_ms = store_ms = max(self._now_ms(), self.last_store_ms)
             stamped = stamp(store_ms, self.host)
@@ -146,7 +149,7 @@ class LogWriter:
         if self._fit(runs):
             try:
                 return [*self.append(runs)]
-            except (errors.InvalidRecord, errors.InvalidArgument):
+            except (errors.InvalidRecord, errors.InvalidArgument, errors.MessageTooLarge):
                 pass  # Nothing was written. The others are valid.
             except errors.PocketMQError as error:
                 return [error] * len(runs)
@@ -197,6 +200,11 @@ class LogWriter:
             firsts.append(first)
             next_offsets[name] = first + len(run)
         return firsts
+
+    def _with_lite_numbers(self, runs: Sequence[Run]) -> Sequence[Run]:
+        """Return RUNS, those of lite topics with their numbers in the lite queues."""
+        numbers = LiteNumbers(self._queues.lite)
+        return [numbers.numbered(run) if run.is_lite else run for run in runs]
 
     def _check(self, run: Run) -> None:
         """Refuse RUN if its queue cannot have its records."""

@@ -181,6 +181,8 @@ class MessageStore(Reader):
         self._background.flush_everything()
         self.parts.checkpoint.write()
         self.parts.checkpoint.sync()
+        if self.queues.lacks_lite_entries:
+            return  # The next recovery reads more, and derives them.
         try:
             self.queues.update_sums()
             self._verified().save(self.disk, self.config.own_folder)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
 from ..proto.errors import CorruptState
+from ..proto.lite_topics import LITE_PREFIX
 from .disk import Disk
 from .format.java_json import Json, parse, render
 from .format.state_tables import DataVersion, parse_consumer_offsets
@@ -62,7 +63,8 @@ def _written(disk: Disk, root: str, name: str) -> _Written | None:
 class OffsetsFile(StateFile):
     """The offsets of groups: consumerOffset.json, and lmqConsumerOffset.json if it exists.
 
-    The newer of the two is read, and both are written, so that a RocketMQ broker finds them with any enableLmq.
+    The newer of the two is read, and both are written, so that a RocketMQ broker finds them with any enableLmq. The
+    second file is also written once there are offsets of lite topics.
     """
 
     def __init__(self, disk: Disk, root: str) -> None:
@@ -81,10 +83,10 @@ class OffsetsFile(StateFile):
         return super().load(parse_text)
 
     def save(self, text: str | Iterable[str]) -> None:
-        if not self.are_two:
-            super().save(text)
-            return
         whole = text if isinstance(text, str) else "".join(text)
+        if not self.are_two and f'"{LITE_PREFIX}' not in whole:
+            super().save(whole)
+            return
         super().save(whole)
         groups = render(self._lmq_groups, pretty=False)
         self._lmq.save(f'{whole.rstrip().removesuffix("}")},"{_LMQ_TABLE}":{groups}}}')

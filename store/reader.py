@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import OffsetOutOfRange, QueueNotFound
+from ..proto.lite_topics import LITE_QUEUE
 from ..proto.message_id import decode_offset_message_id
 from ..proto.record import QUEUE_OFFSET_AT, SYS_FLAG_AT, SYS_ROLLBACK, SYS_TRANSACTION
 from ..proto.record_run import Longs, is_sound
@@ -30,6 +31,7 @@ from .format.agreement import Entries, QueueName
 from .format.queues import PRE_BLANK_SIZE
 from .health import StoreHealth
 from .known_damage import KnownDamage
+from .lite_queues import LiteQueue
 from .parts import StoreParts
 from .queue_repair import EntryRepairer
 from .slices import Slices, read_entries, warn_of_missing
@@ -96,12 +98,14 @@ class Reader:
     def _is_confirmed(self, log_offset: int) -> bool:
         return self._confirmed is None or log_offset < self._confirmed
 
-    def _end_of(self, queue: Queue) -> int:
+    def _end_of(self, queue: Queue | LiteQueue) -> int:
         """Return the queue offset after the last message of QUEUE that readers see."""
         confirmed = self._confirmed
         if confirmed is None or queue.max_log_end <= confirmed:
             return queue.max_offset
         low, end = queue.min_offset, queue.max_offset
+        if isinstance(queue, LiteQueue):
+            return max(low, queue.first_from(confirmed))
         if isinstance(queue, BatchConsumeQueue):
             return _batches_before(queue, confirmed)
         while end > low:
@@ -169,9 +173,11 @@ class Reader:
                 min_offset=low,
                 max_offset=high,
             )
-        if isinstance(found, BatchConsumeQueue):
+        if not isinstance(found, ConsumeQueue):
             count = min(max_messages, high - offset, ENTRIES_MAX)
-            return self._read_batches(found, offset, count, max_bytes, check_crcs)
+            if isinstance(found, BatchConsumeQueue):
+                return self._read_batches(found, offset, count, max_bytes, check_crcs)
+            return self._read_lite(found, offset, count, max_bytes, choose, check_crcs)
         if choose is None and offset < high:
             straight = self._read_straight(found, offset, max_messages, max_bytes, check_crcs)
             if straight is not None:
@@ -180,14 +186,26 @@ class Reader:
         if seen.next_offset - offset == len(seen) + seen.turned_down:
             return seen
         self.lost_entries.find(found, offset, seen.next_offset)
+        return self._read_with_losses(found, offset, max_messages, max_bytes, choose, check_crcs)
+
+    def _read_with_losses(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        choose: Choose | None,
+        check_crcs: bool,
+    ) -> Slices:
+        """Read a plain queue of which records are missing; count those, and stop at one that will be replaced."""
         checks = _Checks(check_crcs, numbers=False)
-        seen = self._read_plain(found, offset, max_messages, max_bytes, choose, checks)
+        seen = self._read_plain(queue, offset, max_messages, max_bytes, choose, checks)
         lost = seen.next_offset - offset - len(seen) - seen.turned_down
-        if lost and (stop := self._awaited_from(found, offset, seen.next_offset)) is not None:
+        if lost and (stop := self._awaited_from(queue, offset, seen.next_offset)) is not None:
             if stop == offset:
-                return _nothing(low, high, offset)
+                return _nothing(queue.min_offset, self._end_of(queue), offset)
             checks = checks._replace(end=stop)
-            seen = self._read_plain(found, offset, max_messages, max_bytes, choose, checks)
+            seen = self._read_plain(queue, offset, max_messages, max_bytes, choose, checks)
             seen = replace(seen, next_offset=min(seen.next_offset, stop))
             lost = seen.next_offset - offset - len(seen) - seen.turned_down
         return replace(seen, lost=lost) if lost else seen
@@ -430,10 +448,49 @@ class Reader:
             lost=int(counts[: last + 1].sum() - counts[rows].sum()),
         )
 
-    def _find(self, topic: str, queue: int) -> Queue | None:
-        return self.queues.get(topic, queue) or self.queues.get_batch(topic, queue)
+    def _read_lite(
+        self,
+        queue: LiteQueue,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        choose: Choose | None,
+        check_crcs: bool,
+    ) -> Slices:
+        """Read the queue of a lite topic. A copy of the entry after it stands for a lost message."""
+        low, high = queue.min_offset, self._end_of(queue)
+        count = min(max_messages if choose is None else ENTRIES_MAX, high - offset, ENTRIES_MAX)
+        log_offsets, sizes, codes = queue.entries(offset, count + 1)
+        own = np.append(log_offsets[1:] != log_offsets[:-1], True) & (log_offsets >= 0)
+        own = own[:count]
+        shown = len(own)
+        if not shown:
+            return _nothing(low, high, offset)
+        wanted = own if choose is None else own & choose(codes[:shown])
+        rows = np.flatnonzero(wanted)
+        chosen = Entries(offset, log_offsets, sizes, codes).take(rows[:max_messages])
+        chosen = chosen.up_to(max_bytes)
+        behind = int(rows[len(chosen)]) if len(chosen) < len(rows) else shown
+        name = _name(queue.topic, queue.queue)
+        records, found = self.read_records(chosen, name, check_crcs=check_crcs)
+        turned_down = int(np.count_nonzero(own[:behind])) - len(chosen)
+        return Slices(
+            records=records,
+            sizes=chosen.sizes[found],
+            queue_offsets=offset + rows[found].astype(np.int64),
+            tags_codes=chosen.tags_codes[found],
+            next_offset=offset + behind,
+            min_offset=low,
+            max_offset=high,
+            turned_down=turned_down,
+            lost=behind - turned_down - len(found),
+        )
 
-    def _existing(self, topic: str, queue: int) -> Queue:
+    def _find(self, topic: str, queue: int) -> Queue | LiteQueue | None:
+        found = self.queues.get(topic, queue) or self.queues.get_batch(topic, queue)
+        return found or (self.queues.lite.get(topic) if queue == LITE_QUEUE else None)
+
+    def _existing(self, topic: str, queue: int) -> Queue | LiteQueue:
         found = self._find(topic, queue)
         if found is None:
             raise QueueNotFound(f"the store has no queue {topic}/{queue}", topic=topic, queue=queue)
@@ -591,7 +648,7 @@ class Reader:
             size += int(sizes[sizes != PRE_BLANK_SIZE].sum())
         return size, count
 
-    def _store_time(self, queue: Queue, offset: int) -> int | None:
+    def _store_time(self, queue: Queue | LiteQueue, offset: int) -> int | None:
         log_offsets = queue.entries(offset, 1)[0]
         return store_time_ms(self.log, int(log_offsets[0])) if len(log_offsets) else None
 
@@ -637,7 +694,7 @@ def _name(topic: str, queue: int) -> QueueName:
     return QueueName(topic, queue)
 
 
-def _entry_sizes(queue: Queue, offset: int, count: int, end: int) -> tuple[Longs, int]:
+def _entry_sizes(queue: Queue | LiteQueue, offset: int, count: int, end: int) -> tuple[Longs, int]:
     """Return the sizes of up to COUNT entries of QUEUE from OFFSET to END, and the offset after them (or a hole)."""
     if isinstance(queue, BatchConsumeQueue):
         _, sizes, _, bases, counts = queue.entries(offset, count)

@@ -109,6 +109,16 @@ def _given(intervals: str | None, **settings: Any) -> dict[str, Any]:
 @group.command()
 @click.argument("name")
 @_setting_options(show_defaults=True)
+@click.option(
+    "--lite", "lite_topic", metavar="TOPIC", help="Topic whose lite topics the group consumes."
+)
+@click.option(
+    "--exclusive",
+    "lite_exclusive",
+    is_flag=True,
+    default=None,
+    help="One subscriber per lite topic: a new one evicts the others.",
+)
 @click.option("--if-missing", is_flag=True, help="Succeed if the group exists; do not change it.")
 @json_option("the group")
 @nameserver_option
@@ -120,6 +130,8 @@ def create(name: str, *, if_missing: bool, as_json: bool, nameserver: str, **set
 
     Exit code 5: the group exists already.
     """
+    if settings["lite_exclusive"] and not settings["lite_topic"]:
+        raise click.UsageError("--exclusive needs --lite TOPIC.")
     with Admin(nameserver) as admin:
         try:
             made = admin.create_group(name, **_given(**settings))
@@ -155,7 +167,9 @@ def _show(made: GroupDescription, as_json: bool) -> None:
         kind = "in order" if made.order else "in any order"
         after = f", after {_intervals(made)}" if made.retry_intervals_ms else ""
         off = "" if made.consume_enable else "; delivery is off"
-        click.echo(f"group {made.name}: {kind}, up to {_retries(made)}{after}{off}")
+        lite = f"; lite topics of {made.lite_topic}" if made.lite_topic else ""
+        lite += ", one subscriber each" if made.lite_exclusive else ""
+        click.echo(f"group {made.name}: {kind}, up to {_retries(made)}{after}{off}{lite}")
 
 
 def _retries(one: GroupDescription) -> str:

@@ -18,6 +18,7 @@ from ...proto import errors, properties as names
 from ...proto.commit_metadata import COMMIT_METADATA_MAX
 from ...proto.errors_wire import to_wire
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.lite_topics import LITE
 from ...proto.record import SYS_TRANSACTION, Record, decode_record
 from ...proto.record_copy import RecordCopier
 from ...proto.record_run import parse_run, starts_of
@@ -36,7 +37,7 @@ from ..callbacks import ended
 from ..consumer_groups import Groups
 from ..messages.appender import Appender, synced
 from ..offsets import Offsets
-from ..topics import Topics
+from ..topics import TYPE_ATTRIBUTE, Topics
 from .lag import check_natural
 from .retries import failure_reason
 
@@ -61,6 +62,8 @@ _OF_THE_PAST: Final = frozenset(
         names.DEAD_LETTER_REASON,
         names.WAIT,
         *names.DELAY_NAMES,
+        names.MULTI_DISPATCH,
+        names.MULTI_QUEUE_OFFSET,
         names.TRANSACTION_PREPARED,
         names.POP_CHECK_POINT,
         names.PROPERTY_CRC,
@@ -278,7 +281,11 @@ class DeadLetters:
             reconsume_times=0,
             prepared_offset=0,
         )
-        appended = self._appends.append_one(Run.of(topic, queue, [copy]))
+        run = Run.of(topic, queue, [copy])
+        known = self._topics.find(topic)
+        if known is not None and known.attributes.get(TYPE_ATTRIBUTE) == LITE:
+            run.mark_lite()
+        appended = self._appends.append_one(run)
         letter.topic, letter.queue = topic, queue
         letter.new_queue_offset = appended.first_queue_offset
         letter.log_offset = int(appended.log_offsets[0])

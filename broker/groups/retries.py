@@ -53,7 +53,12 @@ REASON_BYTES_MAX: Final = 1024
 _FIRST_LEVEL: Final = 3
 _INT_MAX: Final = (1 << 31) - 1
 #: Properties that would be wrong on a copy.
-_UNTRUE: Final = (names.PROPERTY_CRC, names.PRODUCER_SEQUENCE)
+_UNTRUE: Final = (
+    names.PROPERTY_CRC,
+    names.PRODUCER_SEQUENCE,
+    names.MULTI_DISPATCH,
+    names.MULTI_QUEUE_OFFSET,
+)
 #: Properties that are left out if the properties of a dead letter exceed their limit.
 _OF_THE_DEAD: Final = (
     names.DEAD_LETTER_REASON,

@@ -21,6 +21,7 @@ import numpy as np
 from ...proto import errors
 from ...proto.errors_wire import to_wire
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.lite_topics import LITE
 from ...proto.properties import PRODUCER_SEQUENCE
 from ...proto.record_run import Longs
 from ...proto.topics import TIMER_TOPIC
@@ -342,6 +343,8 @@ class Sends:
             )
             if not admitted.plain:
                 self._check_waiting(admitted, parts)
+            if not admitted.normal:
+                self._mark_lite(admitted, parts)
             sends.append(Sending(0, admitted, parts, now_ms, done, None, durability))
         for send in sends:
             self._enter(send)
@@ -393,7 +396,17 @@ class Sends:
             self._check_waiting(admitted, parts)
         # Only now, because a valid batch may create the topic.
         self._topics.for_writing(run.topic, run.queue)
+        if not admitted.normal:
+            self._mark_lite(admitted, parts)
         return Sending(run.run_id, admitted, parts, now_ms, done, numbered, durability)
+
+    def _mark_lite(self, admitted: ValidatedBatch, parts: list[Part]) -> None:
+        """Let the store number the messages of lite topics."""
+        topic = self._topics.find(admitted.run.topic)
+        if topic is not None and topic.attributes.get(TYPE_ATTRIBUTE) == LITE:
+            for part in parts:
+                if part.run.topic == topic.name:
+                    part.run.mark_lite()
 
     def _numbered(
         self, run: pb.ProduceRun, admitted: ValidatedBatch, done: Outcome, durability: pb.Durability

@@ -43,6 +43,10 @@ class OrderedTable(PopTable):
         self._lanes: dict[int, OrderedQueues] = {}
         self._is_taking = False
 
+    def label(self, record: bytes) -> bytes:
+        """Return what names the lane of a record."""
+        return message_group(record)
+
     def take_new(self, asked: ReceiveRequest, rules: Rules) -> TakenMessages:
         self._is_taking = True
         try:
@@ -100,7 +104,7 @@ class OrderedTable(PopTable):
 
     def _add(self, entry: PopEntry, data: bytes, taken: list[tuple[PopEntry, bytes]]) -> None:
         lanes = self._lanes[entry.queue.key.queue]
-        lane = entry.lane = lanes.of(message_group(data))
+        lane = entry.lane = lanes.of(self.label(data))
         if lane.held or (lane.batch and lane.turn != self.turn):
             lanes.hold(entry, lane)
             self.note_undelivered(entry)
@@ -167,7 +171,7 @@ class OrderedTable(PopTable):
             if data is None:
                 super().finish(entry)
                 continue
-            lane = entry.lane = lanes.of(message_group(data))
+            lane = entry.lane = lanes.of(self.label(data))
             if entry.serial:  # It was delivered: suspending resets the attempts.
                 lane.batch.append(entry)
             else:
@@ -223,6 +227,10 @@ class OrderedQueues:
         if lane is None:
             lane = self._by_label[label] = OrderedQueue(label)
         return lane
+
+    def find(self, label: bytes) -> OrderedQueue | None:
+        """Return the lane LABEL; None if it has no messages."""
+        return self._by_label.get(label)
 
     def all(self) -> list[OrderedQueue]:
         """Return all lanes that have messages."""

@@ -4,8 +4,9 @@ A receive that waits is an operation of the purgatory, found by group and topic,
 
 A receipt handle identifies one delivery of one message:
 
-    p or r    from the requested topic, or from the group's retry topic
+    p, r or l    from the requested topic, from the group's retry topic, or of a lite topic
     queue - offset - serial    hexadecimal
+    - lite topic    for l
 
 The serial of a delivery is a random number of 64 bits, so that clients cannot guess handles of other deliveries, and
 deliveries of a message never share one, also over restarts and without the journal. A client returns the handle
@@ -43,6 +44,8 @@ from .deliveries import PopKey
 
 logger = logging.getLogger(__name__)
 _KINDS: Final = {"p": False, "r": True}
+#: The first letter of handles of lite topics.
+LITE_HANDLE: Final = "l"
 _SHOWN_MAX: Final = 80
 #: Serials that are drawn at once: a draw costs more than a serial.
 _DRAWN: Final = 512
@@ -117,16 +120,25 @@ class Handle(NamedTuple):
     queue: int
     offset: int
     serial: int
+    #: "": the message is not of a lite topic, or is delivered as one of its parent.
+    lite_topic: str = ""
 
 
-def encode_handle(is_retry: bool, queue: int, offset: int, serial: int) -> str:
+def encode_handle(
+    is_retry: bool, queue: int, offset: int, serial: int, lite_topic: str = ""
+) -> str:
     """Return the handle of delivery SERIAL of the message at OFFSET."""
+    if lite_topic:
+        return f"{LITE_HANDLE}{queue:x}-{offset:x}-{serial:x}-{lite_topic}"
     return f"{'r' if is_retry else 'p'}{queue:x}-{offset:x}-{serial:x}"
 
 
 def decode_handle(text: str) -> Handle:
     """Return the content of the handle TEXT; raise InvalidReceiptHandle."""
     try:
+        if text.startswith(LITE_HANDLE):
+            queue, offset, serial, lite_topic = text[1:].split("-", 3)
+            return Handle(False, int(queue, 16), int(offset, 16), int(serial, 16), lite_topic)
         queue, offset, serial = text[1:].split("-")
         return Handle(_KINDS[text[0]], int(queue, 16), int(offset, 16), int(serial, 16))
     except (ValueError, LookupError):

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from ...proto.errors import GroupInUse, PocketMQError, Unsupported
+from ...proto.lite_topics import LITE_PREFIX, LITE_QUEUE, lite_queue_name, split_lite_queue
 from ...proto.topics import retry_topic
 from ...store.flush import Waiter
 from ...store.format.state_tables import GroupConfig, TopicConfig
@@ -31,6 +32,8 @@ from ..messages.filters import Filters
 from ..timing.purgatory import Purgatory
 from ..topics import QUEUE_TYPE_ATTRIBUTE, TYPE_ATTRIBUTE, Topics
 from .deliveries import DeliveryRow, PopKey, forgotten
+from .lite_receives import BIND_TOPIC, LiteReceives
+from .lite_table import LiteTable
 from .ordered_table import OrderedTable
 from .receives import (
     PopEntry,
@@ -77,14 +80,26 @@ class PopService:
         self._filters = filters
         self._deliveries = parts.deliveries
         self._leases = parts.leases
-        self._waits = waits = PopWaits(config, purgatory, parts.leases.wall_ms)
-        self._parts = replace(parts, wake=waits.wake)
-        #: Called with topics that have new messages.
-        self.arrived = waits.arrived
+        self._waits = PopWaits(config, purgatory, parts.leases.wall_ms)
+        self._parts = replace(parts, wake=self._wake)
         self._tables: dict[tuple[str, str], PopTable] = {}
+        #: Consumers of lite topics.
+        self.lite = LiteReceives(config, self, self._parts, purgatory)
         #: When each group popped last, unless it has shared queues since.
         self._popped_ms: dict[str, int] = {}
         self._began = (events or BrokerEvents()).receive_began
+
+    def arrived(self, topic: str) -> None:
+        """Called when messages of a topic were stored."""
+        self._waits.arrived(topic)
+        self.lite.arrived()
+
+    def _wake(self, key: tuple[str, str]) -> None:
+        """Let receives that wait for messages of (group, topic) try again."""
+        if key[1].startswith(LITE_PREFIX):
+            self.lite.woken(*key)
+        else:
+            self._waits.wake(key)
 
     # --- starting
 
@@ -92,12 +107,16 @@ class PopService:
         """Restore the messages in flight."""
         is_lower_valid = self._parts.store.last_stop_was_clean or self._deliveries.lacks_changes
         for key, queue in self._deliveries.found().items():
-            if self._topics.has_queue(key.topic, key.queue):
+            if self._has_queue(key):
                 table = self._table(key.group, key.topic, self._groups.is_ordered(key.group))
                 table.restore(key.queue, queue, is_lower_valid=is_lower_valid)
             else:
                 self._deliveries.note([forgotten(key)])
         self._deliveries.start(self.rows)
+
+    def _has_queue(self, key: PopKey) -> bool:
+        names = split_lite_queue(key.topic)
+        return self._topics.has_queue(key.topic if names is None else names[0], key.queue)
 
     @property
     def in_flight(self) -> int:
@@ -159,6 +178,8 @@ class PopService:
         self._popped_ms[asked.group] = self._leases.wall_ms()
         for callback in self._began:
             done = callback(asked, done)
+        if self.parent_topic(asked.group):
+            return self.lite.receive(asked, self._groups.get(asked.group), done)
         receive = Receive(self, self._waits, asked, done)
         if receive.try_complete():
             # Messages that it moved to the dead-letter queue may have blocked others.
@@ -179,9 +200,10 @@ class PopService:
         return taken
 
     def queues(self) -> Iterator[PopQueue]:
-        """Yield every queue that a group pops."""
+        """Yield every queue that a group pops, without lite queues."""
         for table in self._tables.values():
-            yield from table.queues.values()
+            if not table.lite_topic:
+                yield from table.queues.values()
 
     def _take(self, asked: ReceiveRequest) -> TakenMessages:
         group, topic = self._checked(asked)
@@ -250,6 +272,36 @@ class PopService:
             table = self._tables[group, topic] = made
         return table
 
+    # --- lite topics
+
+    def parent_topic(self, group: str) -> str:
+        """Return the topic whose lite topics a group consumes; "" for an ordinary group."""
+        found = self._groups.find(group)
+        return "" if found is None else found.attributes.get(BIND_TOPIC, "")
+
+    def lite_table(self, group: str, name: str) -> LiteTable:
+        """Return the table of the lite queue NAME for a group; create it if there is none."""
+        table = self._table(group, name, True)
+        assert isinstance(table, LiteTable)
+        return table
+
+    def known_lite_table(self, group: str, name: str) -> LiteTable | None:
+        """Return the table of the lite queue NAME for a group; None if there is none."""
+        table = self._tables.get((group, name))
+        return table if isinstance(table, LiteTable) else None
+
+    def drop_lite_table(self, group: str, name: str) -> None:
+        """Drop the table of the lite queue NAME if nothing is in flight: committed offsets are enough then."""
+        table = self.known_lite_table(group, name)
+        if table is not None and table.is_idle:
+            del self._tables[group, name]
+            self._deliveries.note([forgotten(PopKey(group, name, one)) for one in table.queues])
+
+    def rules_of_lite(self, asked: ReceiveRequest) -> Rules:
+        """Return the rules for lite topics of the topic of a receive."""
+        group, _ = self._checked(asked)
+        return Rules(max(1, group.retry_times_max + 1), (LITE_QUEUE,))
+
     # --- one group, one way
 
     def _check_alone(self, group: str) -> None:
@@ -289,6 +341,8 @@ class PopService:
         table, entry = self._find(group, topic, handle)
         if entry is not None:
             table.finish(entry)
+            if table.lite_topic:
+                self.drop_lite_table(group, table.topic)
 
     def change_invisible(
         self, group: str, topic: str, handle: str, invisible_ms: int, *, suspend: bool = False
@@ -305,7 +359,8 @@ class PopService:
             raise finished(handle)
         serial = table.change(entry, invisible_ms, suspend=suspend)
         is_retry = table.topic != topic
-        return encode_handle(is_retry, entry.queue.key.queue, entry.offset, serial)
+        lite_topic = table.lite_topic
+        return encode_handle(is_retry, entry.queue.key.queue, entry.offset, serial, lite_topic)
 
     def renewed_attempt(self, group: str, topic: str, handle: str) -> int:
         """Return the attempt of a handle's delivery, if its lease renews; 0 otherwise. Raises InvalidReceiptHandle."""
@@ -331,6 +386,8 @@ class PopService:
             return
         self._parts.make_dead_letter(data, group, reason, times_of(entry, data))
         table.finish(entry, is_dead=True)
+        if table.lite_topic:
+            self.drop_lite_table(group, table.topic)
 
     def when_safe(self, done: Waiter) -> None:
         """Call `done`, with None or the error, once all changes are as safe as `store.flush` promises.
@@ -351,11 +408,17 @@ class PopService:
         found = decode_handle(handle)
         if found.is_retry:
             topic = retry_topic(group)
+        elif found.lite_topic:
+            topic = lite_queue_name(topic, found.lite_topic)
+            if self._parts.store.queues.lite.get(topic) is None:
+                raise finished(handle)
         table = self._tables.get((group, topic)) or _kind_of(group, topic, False)(
             self._parts, group, topic
         )
         entry = table.find(found)
         # Only a handle of a delivery may create a table.
+        if found.lite_topic and entry is None:
+            return table, entry
         return self._tables.setdefault((group, topic), table), entry
 
     # --- clients
@@ -367,18 +430,22 @@ class PopService:
     def client_gone(self, client_id: str) -> None:
         """End the receives of a client that has gone, and redeliver its messages with auto-renewal in a second."""
         self._waits.end_of(client_id)
+        self.lite.client_gone(client_id)
         self._leases.gone(client_id)
 
     # --- topics, groups and messages that are deleted
 
     def forget_topic(self, topic: str) -> None:
         """Forget the messages in flight of a topic that is deleted. Raises StoreFull; then do not delete it."""
-        self._forget([key for key in self._tables if key[1] == topic])
+        lite = (split_lite_queue(key[1]) or ("",) for key in self._tables)
+        named = zip(list(self._tables), [names[0] for names in lite], strict=True)
+        self._forget([key for key, parent in named if topic in (key[1], parent)])
 
     def forget_group(self, group: str) -> None:
         """Forget the messages in flight of a group that is deleted. Raises StoreFull; then do not delete it."""
         self._forget([key for key in self._tables if key[0] == group])
         self._popped_ms.pop(group, None)
+        self.lite.forget_group(group)
         self._parts.traffic.forget_group(group)
 
     def _forget(self, keys: list[tuple[str, str]]) -> None:
@@ -421,6 +488,8 @@ class PopService:
 
 
 def _kind_of(group: str, topic: str, ordered: bool) -> type[PopTable]:
+    if topic.startswith(LITE_PREFIX):
+        return LiteTable
     if topic == retry_topic(group):
         return RetryTable
     return OrderedTable if ordered else PopTable

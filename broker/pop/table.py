@@ -115,6 +115,8 @@ class PopTable:
     def __init__(self, parts: PopParts, group: str, topic: str) -> None:
         self.group = group
         self.topic = topic
+        #: The topic under which deliveries are counted, and the lite topic in handles.
+        self.counted_topic, self.lite_topic = topic, ""
         self.parts = parts
         self.queues: dict[int, PopQueue] = {}
         self.due: deque[PopEntry] = deque()
@@ -150,8 +152,12 @@ class PopTable:
             Overloaded: Too many messages are in flight.
             PocketMQError: An error of the store.
         """
-        again = self._repeated(asked) if asked.attempt_id in self.attempts else None
+        again = self.repeated(asked)
         return TakenMessages(again, 0, False) if again else self.take_new(asked, rules)
+
+    def repeated(self, asked: ReceiveRequest) -> list[PoppedMessage]:
+        """Deliver once more what the attempt of a receive got before and has not finished."""
+        return self._repeated(asked) if asked.attempt_id in self.attempts else []
 
     def _repeated(self, asked: ReceiveRequest) -> list[PoppedMessage]:
         """Deliver once more what this attempt got before and has not finished."""
@@ -333,7 +339,7 @@ class PopTable:
             attempt = entry.attempt
             delivery = InFlight(attempt, until_ms, owner, serial, renews, attempt_id)
             changes.append(in_flight(key, offset, delivery))
-            handle = encode_handle(is_retry, key.queue, offset, serial)
+            handle = encode_handle(is_retry, key.queue, offset, serial, self.lite_topic)
             deliveries.append(
                 PoppedMessage(
                     data, topic, key.queue, offset, entry.attempt + times, handle, invisible_ms
@@ -344,7 +350,7 @@ class PopTable:
             sizes = [len(one.record) for one in deliveries if (one.attempt > 1) is retried]
             if sizes:
                 parts.traffic.delivered(
-                    self.group, self.topic, len(sizes), sum(sizes), retried=retried
+                    self.group, self.counted_topic, len(sizes), sum(sizes), retried=retried
                 )
         return deliveries
 

@@ -23,6 +23,7 @@ from ...proto.properties import REASON_HEADER
 from ...proto.rpc import Call, Later, MethodTable, unary as plain_unary
 from ...store.format.state_tables import GroupConfig
 from ..consumer_groups import Groups
+from ..pop.receives import decode_handle
 from ..pop.service import PopService
 from ..retry_policies import announced_retry_intervals_of
 from ..topics import Topics
@@ -81,6 +82,8 @@ class Acknowledging:
         for entry in request.entries:
             handle, status = entry.receipt_handle, OK
             try:
+                if entry.lite_topic:
+                    _check_lite_topic(handle, entry.lite_topic)
                 finish(group, topic, handle)
             except errors.PocketMQError as error:
                 status = status_of(error)
@@ -110,6 +113,7 @@ class Acknowledging:
     def _change(self, request: v2.ChangeInvisibleDurationRequest) -> str:
         group, topic = self._names(request.group, request.topic)
         handle = request.receipt_handle
+        _check_lite_topic(handle, request.lite_topic)
         invisible_ms = milliseconds(request.invisible_duration)
         check_invisible(invisible_ms, 0)
         suspend = request.suspend
@@ -135,6 +139,7 @@ class Acknowledging:
     ) -> v2.ForwardMessageToDeadLetterQueueResponse | Later:
         """Move the message of REQUEST to the dead-letter queue of its group; CALL's metadata may have the reason."""
         group, topic = self._names(request.group, request.topic)
+        _check_lite_topic(request.receipt_handle, request.lite_topic)
         limit = request.max_delivery_attempts
         reason = unquote(call.metadata.get(REASON_HEADER, "")) or (
             f"its consumer gave up after attempt {request.delivery_attempt}"
@@ -151,6 +156,16 @@ class Acknowledging:
         """Return the names of GROUP and TOPIC, which must exist; raise Refused or TopicNotFound."""
         name = group_name(group, self._groups)
         return name, self._topics.get(checked_topic(topic.name)).name
+
+
+def _check_lite_topic(handle: str, lite_topic: str) -> None:
+    """Raise InvalidReceiptHandle if HANDLE is of another lite topic than LITE_TOPIC, if that is given."""
+    if lite_topic and decode_handle(handle).lite_topic != lite_topic:
+        raise errors.InvalidReceiptHandle(
+            f"the receipt handle is not of lite topic {lite_topic[:64]!r}: use the handle of the received message",
+            field="lite_topic",
+            value=lite_topic[:64],
+        )
 
 
 def _settled(reply: Reply, error: errors.PocketMQError | None) -> Reply:

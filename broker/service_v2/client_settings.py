@@ -24,12 +24,15 @@ from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...store.format.beans import INT_MAX
 from ...store.format.state_tables import GroupConfig
 from ..consumer_groups import Groups
+from ..pop.lite_receives import BIND_TOPIC
 from ..pop.service import BATCH_MAX
 from ..retry_policies import announced_retry_intervals_of, exponential_of
 from .receiving import POLLING_MOST_MS
 from .request_checks import INVISIBLE_MAX_MS, LITE_TOPIC_LENGTH_MAX, group_name, topic_name
+from .statuses import Refused
 
 LITE_TOPICS_MAX: Final = 2_000
+LITE_CONSUMERS: Final = frozenset({v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER})
 SETTINGS_BYTES_MAX: Final = 1024 * 1024
 #: Group attribute: limit of lite topics per client.
 _LITE_QUOTA_ATTRIBUTE: Final = "lite.sub.client.quota"
@@ -93,9 +96,32 @@ class SettingsRules:
             for topic in settings.publishing.topics:
                 topic_name(topic)
         else:
-            group_name(settings.subscription.group, self._groups)
+            group = group_name(settings.subscription.group, self._groups)
             for entry in settings.subscription.subscriptions:
                 topic_name(entry.topic)
+            self._check_lite(settings, group)
+
+    def _check_lite(self, settings: v2.Settings, group: str) -> None:
+        """Raise an error unless the group is for lite consumers, and only then they are in it."""
+        known = self._groups.find(group)
+        parent = "" if known is None else known.attributes.get(BIND_TOPIC, "")
+        is_lite = settings.client_type in LITE_CONSUMERS
+        if is_lite and not parent:
+            raise InvalidArgument(
+                f"group {group!r} is not for lite consumers: create it with `pocketmq group create {group}"
+                " --lite TOPIC`, or use an ordinary consumer",
+                field="group",
+                value=group,
+            )
+        if parent and not is_lite:
+            raise InvalidArgument(
+                f"group {group!r} is for lite consumers of topic {parent!r} ({BIND_TOPIC}): use a lite consumer, or"
+                " another group",
+                field="client_type",
+                value=_type_name(settings.client_type),
+            )
+        for entry in settings.subscription.subscriptions if is_lite else ():
+            check_parent(known, entry.topic.name)
 
     def answer(self, settings: v2.Settings, measurements: v2.Endpoints | None) -> v2.Settings:
         """Return the settings for a client with SETTINGS. MEASUREMENTS: the receiver of its metrics; None: it sends
@@ -130,7 +156,7 @@ class SettingsRules:
         subscription.fifo = group.consume_message_orderly
         subscription.receive_batch_size = BATCH_MAX
         subscription.long_polling_timeout.FromMilliseconds(POLLING_MOST_MS)
-        subscription.lite_subscription_quota = _lite_quota(group)
+        subscription.lite_subscription_quota = lite_quota(group)
         subscription.max_lite_topic_size = LITE_TOPIC_LENGTH_MAX
         policy = v2.RetryPolicy(max_attempts=min(max(group.retry_times_max, 0) + 1, INT_MAX))
         growing = exponential_of(group.retry_policy)
@@ -157,14 +183,30 @@ class SettingsRules:
             return GroupConfig(name=name)
 
 
+def check_parent(group: GroupConfig | None, topic: str) -> None:
+    """Raise Refused (ILLEGAL_TOPIC) unless GROUP consumes the lite topics of TOPIC."""
+    parent = "" if group is None else group.attributes.get(BIND_TOPIC, "")
+    if group is not None and parent != topic:
+        to = f"of topic {parent!r}" if parent else "not for lite consumers"
+        raise Refused(
+            v2.ILLEGAL_TOPIC,
+            f"group {group.name!r} is {to} ({BIND_TOPIC}), and not of {topic!r}",
+            field="topic",
+            value=topic,
+        )
+
+
+def lite_quota(group: GroupConfig) -> int:
+    """Return the limit of lite topics per client of GROUP; negative: no limit."""
+    quota = group.attributes.get(_LITE_QUOTA_ATTRIBUTE, "")
+    if quota.startswith("-") and quota[1:].isdecimal():
+        return -1
+    return int(quota) if quota.isdecimal() and len(quota) < 10 else LITE_TOPICS_MAX
+
+
 def _type_name(client_type: int) -> str:
     known = client_type in v2.ClientType.values()
     return v2.ClientType.Name(client_type) if known else str(client_type)
-
-
-def _lite_quota(group: GroupConfig) -> int:
-    quota = group.attributes.get(_LITE_QUOTA_ATTRIBUTE, "")
-    return int(quota) if quota.isdecimal() and len(quota) < 10 else LITE_TOPICS_MAX
 
 
 def _backoff(initial_ms: int, longest_ms: int, multiplier: float) -> v2.ExponentialBackoff:

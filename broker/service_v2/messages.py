@@ -202,11 +202,12 @@ def deliver(
     handle: str = "",
     attempt: int = 0,
     invisible_ms: int = 0,
+    queue_offset: int | None = None,
 ) -> None:
     """Fill MESSAGE, which is empty, from the record DATA, as one of TOPIC, whatever topic the record is in.
 
-    HANDLE, ATTEMPT and INVISIBLE_MS are those of its delivery; empty and 0 are left out. Raises InvalidRecord if DATA
-    is not a record.
+    HANDLE, ATTEMPT and INVISIBLE_MS are those of its delivery; empty and 0 are left out. QUEUE_OFFSET replaces the
+    one in the record. Raises InvalidRecord if DATA is not a record.
     """
     record = read_record(data)
     properties = record.properties
@@ -224,7 +225,7 @@ def deliver(
     system.born_host = properties.get(names.BORN_HOST) or _address(record.born_host)
     system.store_host = _text(record.store_host)
     system.queue_id = record.queue_id
-    system.queue_offset = record.queue_offset
+    system.queue_offset = record.queue_offset if queue_offset is None else queue_offset
     if handle:
         system.receipt_handle = handle
     if attempt:

@@ -22,7 +22,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from ...proto.rpc import MethodTable, Stream, server_stream
 from ..config import BrokerConfig
 from ..messages.filters import choice_of
-from ..pop.receives import PoppedMessage, ReceiveRequest, ReceiveResult
+from ..pop.receives import LITE_HANDLE, PoppedMessage, ReceiveRequest, ReceiveResult
 from ..pop.service import BATCH_MAX, PopService
 from .messages import deliver
 from .request_checks import check_invisible, checked_group, checked_topic, filter_of, milliseconds
@@ -87,6 +87,7 @@ class Receiving:
         try:
             wanted = filter_of(request.filter_expression)
             asked = _asked(request, stream, client, wanted, self._config.invisible_min_ms)
+            self._check_parent(asked)
             self._subscriptions.receive(client, asked.group, asked.topic, wanted)
             answer = _Answer(self, asked, request.message_queue.topic, stream)
             if not asked.batch:
@@ -99,6 +100,17 @@ class Receiving:
             self.nothing(stream, status_of(error))
         except Exception as bug:  # A bug fails only this call, not the process.
             self.nothing(stream, status_of_bug("ReceiveMessageRequest", bug))
+
+    def _check_parent(self, asked: ReceiveRequest) -> None:
+        """Raise Refused if the group of ASKED is for lite consumers of another topic."""
+        parent = self._pops.parent_topic(asked.group)
+        if parent and parent != asked.topic:
+            raise Refused(
+                v2.ILLEGAL_TOPIC,
+                f"group {asked.group!r} is for the lite topics of {parent!r}, not of {asked.topic!r}",
+                field="topic",
+                value=asked.topic,
+            )
 
     def nothing(self, stream: Stream, status: v2.Status) -> None:
         """Answer with STATUS, without a message."""
@@ -168,6 +180,7 @@ class _Answer:
                     handle=handle,
                     attempt=attempt,
                     invisible_ms=invisible_ms,
+                    queue_offset=offset if handle.startswith(LITE_HANDLE) else None,
                 )
             except errors.InvalidRecord as error:
                 # Its attempts count, so it becomes a dead letter.

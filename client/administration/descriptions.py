@@ -89,6 +89,10 @@ class GroupDescription:
     """Delays before the first retry, the second, and so on; further retries use the last one. Empty: by delay level."""
     subscription_check: str = "grace"
     """What happens when members subscribe to different things: "grace", "warn" or "refuse"."""
+    lite_topic: str = ""
+    """The topic whose lite topics the group consumes; empty for an ordinary group."""
+    lite_exclusive: bool = False
+    """Each lite topic has one subscriber."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +217,8 @@ def group_description(group: pb.GroupConfig) -> GroupDescription:
         consume_enable=group.consume_enable,
         retry_intervals_ms=tuple(group.retry_intervals_ms),
         subscription_check=group.subscription_check or "grace",
+        lite_topic=group.lite_topic,
+        lite_exclusive=group.lite_exclusive,
     )
 
 

@@ -147,7 +147,7 @@ class GroupAdmin(DeadLetterAdmin):
             found += [descriptions.queue_description(broker, offsets) for offsets in reply.offsets]
         return found
 
-    async def create_group(
+    async def create_group(  # noqa: PLR0913  (one for each setting)
         self,
         name: str,
         *,
@@ -157,6 +157,8 @@ class GroupAdmin(DeadLetterAdmin):
         order: bool = False,
         consume_enable: bool = True,
         subscription_check: str = "grace",
+        lite_topic: str = "",
+        lite_exclusive: bool = False,
     ) -> descriptions.GroupDescription:
         """Create a group on every broker that does not have it.
 
@@ -171,6 +173,8 @@ class GroupAdmin(DeadLetterAdmin):
             subscription_check: What happens if members subscribe to different things. "grace": all are served for the
                 broker's subscription_grace_ms, then only the newest subscription. "warn": all are served. "refuse":
                 only the first subscription is served.
+            lite_topic: The topic of type LITE whose lite topics the group consumes. Empty: an ordinary group.
+            lite_exclusive: Each lite topic has one subscriber: a new one evicts the others.
 
         Raises:
             GroupExists: Every broker has the group, or one has it with other settings.
@@ -184,6 +188,8 @@ class GroupAdmin(DeadLetterAdmin):
             order=order,
             consume_enable=consume_enable,
             subscription_check=subscription_check,
+            lite_topic=lite_topic,
+            lite_exclusive=lite_exclusive,
         )
         before = await self._settings_of(name)
         made = descriptions.group_description(group)

@@ -518,7 +518,7 @@ class BrokerTopicsReply(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ..., total: _Optional[int] = ..., hidden: _Optional[int] = ...) -> None: ...
 
 class GroupConfig(_message.Message):
-    __slots__ = ("name", "retry_max_times", "retry_queues", "order", "consume_enable", "retry_intervals_ms", "subscription_check")
+    __slots__ = ("name", "retry_max_times", "retry_queues", "order", "consume_enable", "retry_intervals_ms", "subscription_check", "lite_topic", "lite_exclusive")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RETRY_MAX_TIMES_FIELD_NUMBER: _ClassVar[int]
     RETRY_QUEUES_FIELD_NUMBER: _ClassVar[int]
@@ -526,6 +526,8 @@ class GroupConfig(_message.Message):
     CONSUME_ENABLE_FIELD_NUMBER: _ClassVar[int]
     RETRY_INTERVALS_MS_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_CHECK_FIELD_NUMBER: _ClassVar[int]
+    LITE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    LITE_EXCLUSIVE_FIELD_NUMBER: _ClassVar[int]
     name: str
     retry_max_times: int
     retry_queues: int
@@ -533,7 +535,9 @@ class GroupConfig(_message.Message):
     consume_enable: bool
     retry_intervals_ms: _containers.RepeatedScalarFieldContainer[int]
     subscription_check: str
-    def __init__(self, name: _Optional[str] = ..., retry_max_times: _Optional[int] = ..., retry_queues: _Optional[int] = ..., order: _Optional[bool] = ..., consume_enable: _Optional[bool] = ..., retry_intervals_ms: _Optional[_Iterable[int]] = ..., subscription_check: _Optional[str] = ...) -> None: ...
+    lite_topic: str
+    lite_exclusive: bool
+    def __init__(self, name: _Optional[str] = ..., retry_max_times: _Optional[int] = ..., retry_queues: _Optional[int] = ..., order: _Optional[bool] = ..., consume_enable: _Optional[bool] = ..., retry_intervals_ms: _Optional[_Iterable[int]] = ..., subscription_check: _Optional[str] = ..., lite_topic: _Optional[str] = ..., lite_exclusive: _Optional[bool] = ...) -> None: ...
 
 class CreateGroupRequest(_message.Message):
     __slots__ = ("group", "update", "fields")

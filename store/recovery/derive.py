@@ -2,8 +2,9 @@
 
 A queue is compared with all records of the log, entry by entry (queue_faults.py). It matches if each of its records has
 its entry, with its log offset and size. A queue that is only too short is continued. One with a mismatch, or with a
-missing file in the middle, is rebuilt. Light queues (%LMQ%) are not changed. Damaged index files, all later ones, and
-all after a missing one are rebuilt. Queue offsets of damaged records are not reused (`ConsumeQueue.put`).
+missing file in the middle, is rebuilt. lite.py derives the queues of lite topics; other light queues (%LMQ%) are not
+changed. Damaged index files, all later ones, and all after a missing one are rebuilt. Queue offsets of damaged records
+are not reused (`ConsumeQueue.put`).
 
 After an unclean stop, data newer than the last verified point (verified.py) may be only partly on disk. So the index is
 cut back to that point and completed, and the newest entry of each queue is rebuilt.
@@ -28,6 +29,7 @@ from ..index_check import LogPlaces
 from ..message_index import MessageIndex
 from ..parts import StoreParts
 from ..rows_by_queue import by_queue
+from .lite import LiteDerivation
 from .queue_faults import QueueRecords, Rows, batch_fault, plain_fault
 from .report import FindingKind, RecoveryFinding
 from .scan import ScannedFile
@@ -68,6 +70,7 @@ class Derivation:
         self._clean = clean
         self._known = known
         self._whole = known is None
+        self._lite = LiteDerivation(parts, files, findings, clean=clean, known=known)
         self._redone = 0
         self._records: dict[Name, QueueRecords] = {}
         self._voided: dict[Name, int] = {}
@@ -99,6 +102,7 @@ class Derivation:
             name = one.topic, one.queue
             self._check_queue(one, self._records.get(name, _NO_RECORDS))
         self._note_beyond_topics()
+        self._lite.derive()  # First: dispatching leaves out what is known.
         self._dispatch(self._index_begin())
         self._pad()
         self._queues.correct_min_offsets(self._parts.log.min_offset)

@@ -135,6 +135,8 @@ class _Recovery:
         known = Verified.load(self._disk, self._config.own_folder)
         changed = self._parts.queues.recover(None, None if known is None else known.sums_of)
         is_cut = self._note_cut_files()
+        if self._parts.queues.lite.unusable:
+            known = None
         if known is not None and (is_cut or changed or not known.holds(self._parts)):
             known = None
         if self._cut_at is not None:

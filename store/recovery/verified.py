@@ -49,6 +49,8 @@ class Verified:
     index: dict[str, list[int]] = field(default_factory=dict)
     sums: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
     version: int = _VERSION
+    #: The number of lite queues, and the sum of their ends.
+    lite: Sequence[int] = (0, 0)
 
     @classmethod
     def claimed(
@@ -78,6 +80,7 @@ class Verified:
                 return None
             found.index_headers()
             found.sums_of("")
+            tuple(map(int, found.lite))
         except (ValueError, TypeError, AttributeError):
             return None
         return found
@@ -127,6 +130,8 @@ class Verified:
             return False
         if not self.last_digest or _digest(log, self.last_offset) != self.last_digest:
             return False
+        if any(now < then for now, then in zip(parts.queues.lite.extent, self.lite, strict=True)):
+            return False
         there = {f"{one.topic}/{one.queue}": one for one in parts.queues}
         for name, end in self.queues.items():
             if end and (name not in there or there[name].max_offset < end):
@@ -159,6 +164,7 @@ class VerifiedSnapshot:
             last_digest=_digest(parts.log, last_offset),
             newest_ms=newest_ms,
             index={file.name: list(astuple(file.header)) for file in index},
+            lite=parts.queues.lite.extent,
         )
 
     @property

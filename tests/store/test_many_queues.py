@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from pocketmq.store.consume_queues import SYNCED_ONE_BY_ONE
 from pocketmq.store.disk import Mapping
+from pocketmq.store.files import SYNCED_ONE_BY_ONE
 from pocketmq.store.recovery.verified import Verified, VerifiedSnapshot
 
 from ..fakes import ForwardingDisk, ForwardingMapping

@@ -227,6 +227,8 @@ class Admin(ThreadAdmin):
         order: bool = False,
         consume_enable: bool = True,
         subscription_check: str = "grace",
+        lite_topic: str = "",
+        lite_exclusive: bool = False,
     ) -> descriptions.GroupDescription:
         """Create a group on every broker that does not have it.
 
@@ -241,6 +243,8 @@ class Admin(ThreadAdmin):
             subscription_check: What happens if members subscribe to different things. "grace": all are served for the
                 broker's subscription_grace_ms, then only the newest subscription. "warn": all are served. "refuse":
                 only the first subscription is served.
+            lite_topic: The topic of type LITE whose lite topics the group consumes. Empty: an ordinary group.
+            lite_exclusive: Each lite topic has one subscriber: a new one evicts the others.
 
         Raises:
             GroupExists: Every broker has the group, or one has it with other settings.
@@ -254,6 +258,8 @@ class Admin(ThreadAdmin):
                 order=order,
                 consume_enable=consume_enable,
                 subscription_check=subscription_check,
+                lite_topic=lite_topic,
+                lite_exclusive=lite_exclusive,
             )
         )
 

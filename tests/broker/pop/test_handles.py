@@ -20,7 +20,12 @@ from pocketmq.store.os_disk import OsDisk
 NATURALS = st.integers(0, (1 << 63) - 1)
 
 
-@given(st.builds(Handle, st.booleans(), NATURALS, NATURALS, NATURALS))
+LITE_HANDLES = st.builds(
+    Handle, st.just(False), NATURALS, NATURALS, NATURALS, st.text("aZ09_-", min_size=1, max_size=64)
+)
+
+
+@given(st.builds(Handle, st.booleans(), NATURALS, NATURALS, NATURALS, st.just("")) | LITE_HANDLES)
 def test_a_handle_says_what_it_was_made_of(handle: Handle) -> None:
     assert decode_handle(encode_handle(*handle)) == handle
 

@@ -74,7 +74,7 @@ class Consuming(Popping):
         faces: list[ServedMethods] = [
             Receiving(self.pops, self.subscriptions, self.clock.now_ms, self.config),
             Acknowledging(self.pops, self.topics, self.groups, RETRY_DELAYS_MS),
-            LiteSubscriptions(self.topics),
+            LiteSubscriptions(self.topics, self.groups, self.pops.lite, self.store, self.sessions),
             PullConsumers(
                 self.store,
                 self.topics,

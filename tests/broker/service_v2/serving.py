@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 from google.protobuf import json_format
 
@@ -64,7 +64,7 @@ class Served:
             events=BrokerEvents(),
         )
 
-    async def __aenter__(self) -> Served:
+    async def __aenter__(self) -> Self:
         self.store.start(asyncio.get_running_loop().call_soon_threadsafe)
         self.parts.start()
         self._methods = self.parts.methods()

@@ -1,4 +1,4 @@
-"""Light topics: refused in words that help, and readable all the same."""
+"""Lite topics: bad subscriptions have their codes, and ordinary consumers get all messages."""
 
 from __future__ import annotations
 
@@ -33,16 +33,6 @@ def synced(light: Consuming, **fields: Any) -> v2.Status:
     return status
 
 
-@pytest.mark.parametrize("action", v2.LiteSubscriptionAction.values())
-async def test_subscriptions_are_not_served_and_it_says_what_is(
-    light: Consuming, action: v2.LiteSubscriptionAction
-) -> None:
-    status = synced(light, action=action)
-
-    assert status.code == v2.NOT_IMPLEMENTED
-    assert "__LITE_TOPIC = 'name'" in status.message
-
-
 @pytest.mark.parametrize("number", range(7, 10))
 async def test_names_that_are_refused_everywhere_have_apaches_code(
     light: Consuming, number: int
@@ -64,6 +54,7 @@ async def test_names_that_are_refused_everywhere_have_apaches_code(
         ({"topic": resource("T")}, v2.ILLEGAL_TOPIC),
         ({"topic": resource("nowhere")}, v2.TOPIC_NOT_FOUND),
         ({"group": resource("")}, v2.ILLEGAL_CONSUMER_GROUP),
+        ({"group": resource("unknown")}, v2.ILLEGAL_CONSUMER_GROUP),
         ({"action": 9}, v2.BAD_REQUEST),
     ],
 )

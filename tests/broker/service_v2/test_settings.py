@@ -21,8 +21,8 @@ from .connected import OWN, PRODUCER, Connected, cases, consumer
 #: Where Apache's proxy in local mode refuses, and ours does not: groups are made when they first receive, pull
 #: consumers are served.
 BETTER = {"telemetry-09", "telemetry-13", "telemetry-19"}
-#: Light consumers are welcome, whatever their group: they hear at their first subscription that they are not served.
-LIGHT = {"telemetry-11", "telemetry-12"}
+#: Apache's proxy in local mode, which has no lite consumers, accepts one whose group is bound.
+LITE = {"telemetry-11"}
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_settings_are_answered_as_apache_answers_them(
     settings = json_format.ParseDict(asked["settings"], v2.Settings())
     peer = connected.open()
 
-    if case["id"] in BETTER | LIGHT:
+    if case["id"] in BETTER | LITE:
         attempts = 3 if case["id"] == "telemetry-19" else 17  # A producer's.
         assert peer.say(settings).backoff_policy.max_attempts == attempts
         return
@@ -135,13 +135,16 @@ def test_a_change_of_the_group_is_told_at_the_next_settings(connected: Connected
 
 
 @pytest.mark.parametrize(("quota", "told"), [("7", 7), ("many", 2_000), ("9" * 12, 2_000)])
-def test_light_topics_have_the_groups_bound(
-    tmp_path: Path, connected: Connected, quota: str, told: int
+def test_a_lite_consumer_is_told_the_quota_of_its_group(
+    connected: Connected, quota: str, told: int
 ) -> None:
     group = connected.groups.get("R-liteg")
     group.attributes["lite.sub.client.quota"] = quota
 
-    assert connected.open().say(consumer("R-liteg")).subscription.lite_subscription_quota == told
+    settings = consumer("R-liteg")
+    settings.client_type = v2.LITE_PUSH_CONSUMER
+    settings.subscription.subscriptions[0].topic.name = "R-lite"
+    assert connected.open().say(settings).subscription.lite_subscription_quota == told
 
 
 def test_settings_have_a_bound(connected: Connected) -> None:
