@@ -27,6 +27,7 @@ from pocketmq.store.format.state_tables import (
 )
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
+from pocketmq.store.table_journal import JournalSizes
 
 from ..fakes import Crash, FaultyDisk, RecordingDisk
 from ..runs import Device
@@ -58,13 +59,14 @@ class Room:
         *,
         started: bool = True,
         flusher: Flusher | None = None,
+        sizes: JournalSizes = SMALL,
     ) -> None:
         self.disk = disk or OsDisk()
         self.file = StateFile(self.disk, str(folder), "topics.json")
         self.now_ms = 1_000
         self.changes = change_table(TOPICS)
         self.journal = opened_journal(
-            folder, self.changes, sizes=SMALL, disk=self.disk, flusher=flusher
+            folder, self.changes, sizes=sizes, disk=self.disk, flusher=flusher
         )
         self.turns = Turns()
         self.journal.start(self.turns.soon)
@@ -370,7 +372,7 @@ def test_power_cuts_lose_nothing_that_was_answered(tmp_path: Path, seed: int) ->
 
 @pytest.mark.long
 def test_many_changes_are_written_at_once_and_in_their_order(tmp_path: Path) -> None:
-    room = Room(tmp_path)
+    room = Room(tmp_path, sizes=JournalSizes())
     room.put("A")
     room.put("B")
     told: list[str] = []
