@@ -25,7 +25,7 @@ class Lite(Served):
     def bind(self, group: str = GROUP, **attributes: str) -> None:
         named = {name.replace("_", "."): value for name, value in attributes.items()}
         config = GroupConfig(name=group, attributes={"lite.bind.topic": CHAT, **named})
-        self.parts.groups.kept.put(group, config)
+        self.parts.groups.table.put(group, config)
 
     async def put(self, lite_topic: str, *bodies: bytes) -> None:
         await self.send(CHAT, *bodies, lite_topic=lite_topic)
@@ -213,7 +213,7 @@ async def test_a_handle_of_another_lite_topic_is_refused(lite: Lite) -> None:
 async def test_the_last_attempt_ends_in_the_dead_letter_queue_and_nothing_is_poisoned(
     lite: Lite,
 ) -> None:
-    lite.parts.groups.kept.put(
+    lite.parts.groups.table.put(
         GROUP, GroupConfig(name=GROUP, retry_times_max=1, attributes={"lite.bind.topic": CHAT})
     )
     await lite.sync("a", "bob")
@@ -405,7 +405,7 @@ async def test_a_client_has_a_quota(lite: Lite) -> None:
 async def test_groups_and_topics_must_fit(lite: Lite) -> None:
     lite.topic("Other", "LITE")
     lite.topic("Plain")
-    lite.parts.groups.kept.put("plain", GroupConfig(name="plain"))
+    lite.parts.groups.table.put("plain", GroupConfig(name="plain"))
 
     assert await lite.sync("a", "bob", group="nobody") == v2.ILLEGAL_CONSUMER_GROUP
     assert await lite.sync("a", "bob", group="plain") == v2.ILLEGAL_TOPIC
@@ -420,7 +420,7 @@ async def test_groups_and_topics_must_fit(lite: Lite) -> None:
     ("kind", "group"), [(v2.PUSH_CONSUMER, GROUP), (v2.LITE_PUSH_CONSUMER, "plain")]
 )
 async def test_settings_must_fit_the_group(kind: v2.ClientType, group: str, lite: Lite) -> None:
-    lite.parts.groups.kept.put("plain", GroupConfig(name="plain"))
+    lite.parts.groups.table.put("plain", GroupConfig(name="plain"))
     settings = v2.Settings(client_type=kind, subscription={"group": {"name": group}})
 
     with pytest.raises(Exception, match=r"lite"):
