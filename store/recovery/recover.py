@@ -333,6 +333,10 @@ class _Recovery:
             why = f"there are no log files: all messages are lost, the log continues at {file.start:,}"
             self._note(FindingKind.HOLE, self._config.log_folder, why, offset=0)
             queues.correct_min_offsets(file.start)
+        index = self._parts.index
+        damage = None if index is None else index.delete_damaged()
+        if index is not None and damage is not None:
+            self._note(FindingKind.REBUILT, index.folder, damage.message, offset=None)
         end = self._log.max_offset
         return RecoveryReport(
             clean=self._clean, log_begin=end, log_end=end, findings=self._findings

@@ -22,6 +22,7 @@ from pocketmq.client import (
     Message,
     OffsetTarget,
 )
+from pocketmq.proto.properties import LITE_TOPIC
 from pocketmq.proto.record import decode_record
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.disk import Disk
@@ -31,8 +32,9 @@ from ..simulation.cluster import Client, Cluster, SimulatedBroker, cluster_of
 from ..simulation.virtual_loop import EPOCH_MS, loop_clock
 from .crash_states import WatchedDisk
 
-ORDERS, EVENTS, COPIES = "orders", "events", "copies"
-TOPICS: Final = (ORDERS, EVENTS, COPIES)
+ORDERS, EVENTS, COPIES, CHATS = "orders", "events", "copies", "chats"
+#: The last one has lite topics.
+TOPICS: Final = (ORDERS, EVENTS, COPIES, CHATS)
 PULLING, PUSHING, POPPING, COMMITTING = "pulling", "pushing", "popping", "committing"
 QUEUES: Final = 2
 RETENTION_MS: Final = 600_000
@@ -202,7 +204,8 @@ class Session:
 
     async def _create(self, admin: AsyncAdmin) -> None:
         for topic in TOPICS:
-            await admin.create_topic(topic, queues=QUEUES)
+            kind = "LITE" if topic == CHATS else ""
+            await admin.create_topic(topic, queues=QUEUES, type=kind)
         for group in (PULLING, PUSHING, POPPING, COMMITTING):
             await admin.create_group(group, retry_max_times=1, retry_intervals_ms=[1_000])
 
@@ -227,6 +230,8 @@ class Session:
                 for size in (0, 300, 3_000):
                     await self._send_one(producer, ORDERS, size, key=f"k{size}", tag="red")
                 await self._send_one(producer, EVENTS, 0, sharding_key="one")
+                for name in ("ann", "bob", "ann"):
+                    await self._send_one(producer, CHATS, 0, properties={LITE_TOPIC: name})
                 await self._send_many(producer, ORDERS, 40)
                 await self._send_many(producer, EVENTS, 20)
 

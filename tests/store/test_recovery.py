@@ -522,3 +522,22 @@ def test_the_report_is_plain_json(tmp_path: Path) -> None:
     assert report["findings"]
     assert store.recovery.text().count("\n") == len(store.recovery.findings)
     store.close()
+
+
+def test_a_damaged_index_of_a_lost_log_is_found_at_once(tmp_path: Path) -> None:
+    store = open_store(tmp_path, log_file_size_bytes=65_536)
+    store.append(make_run("T", 0, [b"x"] * 250, [{"KEYS": f"k{n}"} for n in range(250)]))
+    store.close()
+    shutil.rmtree(tmp_path / "commitlog")
+    first = min((tmp_path / "index").iterdir())
+    data = bytearray(first.read_bytes())
+    data[40:240] = bytes(200)  # All slots.
+    first.write_bytes(data)
+
+    store = open_store(tmp_path, log_file_size_bytes=65_536)
+    assert FindingKind.REBUILT in {one.kind for one in store.recovery.findings}
+    store.close()
+
+    again = open_store(tmp_path, log_file_size_bytes=65_536)
+    assert again.recovery.findings == []
+    again.close()
