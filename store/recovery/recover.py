@@ -28,6 +28,7 @@ from ..consume_queues import ConsumeQueues, Queue
 from ..disk import Disk
 from ..files import MappedFile
 from ..format.replica_files import EPOCHS_FILE, parse_epochs, render_epochs
+from ..index_check import LogPlaces
 from ..log_repair import LogRepair
 from ..parts import StoreParts
 from ..rows_by_queue import by_queue
@@ -333,14 +334,19 @@ class _Recovery:
             why = f"there are no log files: all messages are lost, the log continues at {file.start:,}"
             self._note(FindingKind.HOLE, self._config.log_folder, why, offset=0)
             queues.correct_min_offsets(file.start)
-        index = self._parts.index
-        damage = None if index is None else index.delete_damaged()
-        if index is not None and damage is not None:
-            self._note(FindingKind.REBUILT, index.folder, damage.message, offset=None)
+        self._delete_damaged_index()
         end = self._log.max_offset
         return RecoveryReport(
             clean=self._clean, log_begin=end, log_end=end, findings=self._findings
         )
+
+    def _delete_damaged_index(self) -> None:
+        """Delete index files that contradict themselves, in a store without a log to compare them with."""
+        index = self._parts.index
+        nowhere = LogPlaces(self._log.min_offset, np.zeros(0, np.int64), lambda offset: True)
+        damage = None if index is None else index.delete_damaged(nowhere)
+        if index is not None and damage is not None:
+            self._note(FindingKind.REBUILT, index.folder, damage.message, offset=None)
 
     def _note_end(self, files: list[ScannedFile], known: Verified | None) -> None:
         """Set the last record in the checkpoint."""

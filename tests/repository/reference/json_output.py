@@ -41,6 +41,8 @@ _GROUP: Final = {
     "consume_enable": "Consumers may read.",
     "retry_intervals_ms": "Delays of the retries; empty: by delay level.",
     "subscription_check": "`grace`, `warn` or `refuse`.",
+    "lite_topic": "Topic whose lite topics it consumes; empty: none.",
+    "lite_exclusive": "One client at a time has a lite topic.",
 }
 _TOPIC: Final = {
     "name": "Name of the topic.",
@@ -156,6 +158,7 @@ FIELDS: Final[Mapping[str, Mapping[str, str]]] = {
         "virtual_clock": "The clock is virtual.",
         "epoch": "Epoch of the replica set; 0: none.",
         "in_sync": "Replicas in sync; 0: none.",
+        "code": "Code that reads batches: `core` or `pure`; empty: the broker does not say.",
     },
     "pocketmq health": {
         "server": "`broker` or `name server`.",
