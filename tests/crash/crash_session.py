@@ -1,8 +1,8 @@
 """A session that uses what a broker offers, on a disk that is watched: what was sent, and what was promised when.
 
-It sends single messages, batches, messages with keys and tags, delayed ones and transactions, asks for syncs, pulls and
-commits, pushes with retries and a dead letter, pops and acknowledges, commits atomically, fills log, queue and index
-files, lets files expire, stops and starts, resets offsets, and deletes a topic and creates it again.
+It sends single messages, batches, messages with keys and tags, to lite topics, delayed ones and transactions, asks for
+syncs, pulls and commits, pushes with retries and a dead letter, pops and acknowledges, commits atomically, fills log,
+queue and index files, lets files expire, stops and starts, resets offsets, and deletes a topic and creates it again.
 """
 
 from __future__ import annotations

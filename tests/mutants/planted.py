@@ -204,7 +204,7 @@ PLANTED: Final = (
         "store/table_snapshots.py",
         "        self._sync(self._file, self._rename)\n",
         "        self._rename()\n",
-        "tests/crash/test_crash_matrix.py",
+        "tests/store/test_table_power_loss.py",
     ),
     Planted(
         "the last frame of a journal is not replayed",

@@ -195,6 +195,25 @@ def test_a_snapshot_gets_its_name_after_the_changes_in_it_are_on_disk(
     assert World(tmp_path / "left", log).rows()[0] == {("", "T"): 2, ("", "U"): 3}
 
 
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + 20))
+def test_a_snapshot_is_on_disk_before_the_journals_that_it_replaces_are_deleted(
+    tmp_path: Path, seed: int
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    disk, log = RecordingDisk(str(home), seed), FakeLog(random.Random(seed))
+    world = World(home, log, disk=disk)
+    world.topics.put("", "T", 1)
+    world.journal._begin_snapshots({table.number for table in world.tables})
+    world.turns.run_all()
+    names = {path.name for path in (home / "tables").iterdir()}
+    assert "journal-00000001" not in names
+
+    disk.rebuild(str(tmp_path / "left"))
+
+    assert World(tmp_path / "left", log).rows()[0] == {("", "T"): 1}
+
+
 def without_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have sections count whatever the log lost."""
     real = table_files._Reading._apply
