@@ -127,7 +127,7 @@ class LiteSubscriptions:
         group = self._groups.find(name)
         if group is None:
             raise Refused(
-                v2.ILLEGAL_CONSUMER_GROUP,
+                v2.ILLEGAL_TOPIC,  # As RocketMQ's proxy answers for a group that is bound to no topic.
                 f"group {name!r} does not exist: create it with `pocketmq group create {name} --lite {topic.name}`",
                 field="group",
                 value=name,
@@ -184,4 +184,4 @@ class LiteSubscriptions:
         stream = None if session is None else session.stream
         if stream is not None and stream.has_room:
             command = v2.NotifyUnsubscribeLiteCommand(lite_topic=lite_topic)
-            stream.send(v2.TelemetryCommand(status=OK, notify_unsubscribe_lite_command=command))
+            stream.send(v2.TelemetryCommand(notify_unsubscribe_lite_command=command))

@@ -202,7 +202,7 @@ async def test_our_own_carrier_counts(tmp_path: Path) -> None:
             await channel.unary_unary("/pocketmq.v1.Broker/Dance", bytes, bytes)(b"")
         async with asyncio.timeout(10):
             reader, writer = await asyncio.open_connection(*broker.address.split(":"))
-            writer.write(b"\x00")
+            writer.write(b"\xff")  # The first byte of a remoting frame is 0.
             assert await reader.read() == b""
             writer.close()
         told = await run(name_server, "--json")

@@ -368,7 +368,7 @@ GROUP_SETTINGS: dict[str, tuple[Any, Any]] = {
 def test_a_change_of_a_group_leaves_its_other_settings(api: ApiPeer, name: str) -> None:
     first = {key: values[0] for key, values in GROUP_SETTINGS.items()}
     made = api.post("/api/groups", name=f"set-{name}", **first)
-    assert made == {"name": f"set-{name}", **first}
+    assert made == {"name": f"set-{name}", **first, "lite_topic": "", "lite_exclusive": False}
 
     changed = api.post(f"/api/groups/set-{name}", **{name: GROUP_SETTINGS[name][1]})
 

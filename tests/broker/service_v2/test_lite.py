@@ -54,7 +54,7 @@ async def test_names_that_are_refused_everywhere_have_apaches_code(
         ({"topic": resource("T")}, v2.ILLEGAL_TOPIC),
         ({"topic": resource("nowhere")}, v2.TOPIC_NOT_FOUND),
         ({"group": resource("")}, v2.ILLEGAL_CONSUMER_GROUP),
-        ({"group": resource("unknown")}, v2.ILLEGAL_CONSUMER_GROUP),
+        ({"group": resource("unknown")}, v2.ILLEGAL_TOPIC),
         ({"action": 9}, v2.BAD_REQUEST),
     ],
 )

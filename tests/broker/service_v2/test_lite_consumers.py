@@ -407,7 +407,7 @@ async def test_groups_and_topics_must_fit(lite: Lite) -> None:
     lite.topic("Plain")
     lite.parts.groups.table.put("plain", GroupConfig(name="plain"))
 
-    assert await lite.sync("a", "bob", group="nobody") == v2.ILLEGAL_CONSUMER_GROUP
+    assert await lite.sync("a", "bob", group="nobody") == v2.ILLEGAL_TOPIC
     assert await lite.sync("a", "bob", group="plain") == v2.ILLEGAL_TOPIC
     assert await lite.sync("a", "bob", topic="Other") == v2.ILLEGAL_TOPIC
     assert await lite.sync("a", "bob", topic="Plain") == v2.ILLEGAL_TOPIC

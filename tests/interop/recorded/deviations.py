@@ -83,7 +83,6 @@ DEVIATIONS: Final[dict[str, list[tuple[str, ...]]]] = {
     ],
     "more types of client": [
         ("telemetry-09 telemetry-11", "grpc status: INTERNAL → OK", "settings: comes"),
-        ("telemetry-12", "grpc status: INVALID_ARGUMENT → OK", "settings: comes"),
     ],
     "an unknown topic is TOPIC_NOT_FOUND": [
         (
@@ -265,23 +264,12 @@ DEVIATIONS: Final[dict[str, list[tuple[str, ...]]]] = {
     "health is reported": [
         ("pull-offset-09", _SERVED, "status: comes"),
     ],
-    "light topics are not subscribed to": [
+    "lite consumers are served": [
         (
             "lite-03 lite-04 lite-05 lite-06 lite-10 lite-15 lite-16 lite-18",
-            _code("INTERNAL_SERVER_ERROR", "NOT_IMPLEMENTED"),
-        ),
-        (
-            "cluster-lite-03 cluster-lite-04 cluster-lite-05 cluster-lite-06 cluster-lite-10 cluster-lite-15"
-            " cluster-lite-16 cluster-lite-21 cluster-lite-22 cluster-lite-24 cluster-lite-25 cluster-lite-28"
-            " cluster-lite-29 cluster-lite-30",
-            _code("OK", "NOT_IMPLEMENTED"),
+            _code("INTERNAL_SERVER_ERROR", "OK"),
         ),
         ("cluster-lite-17", "message …26: comes"),
-        ("cluster-lite-26", "notify_unsubscribe_lite_command: is missing"),
-        (
-            "lite-11 lite-12 cluster-lite-11 cluster-lite-12",
-            _code("ILLEGAL_TOPIC", "NOT_IMPLEMENTED"),
-        ),
         (
             "lite-17",
             "stream: status delivery_timestamp → status message delivery_timestamp",
