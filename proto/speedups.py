@@ -48,6 +48,7 @@ class Core(Protocol):
         self, starts: bytes, sizes: bytes, codes: bytes | None, log_offset: int, /
     ) -> bytes:
         """Return the entries of a consume queue."""
+        ...
 
     def index_entries(
         self,
@@ -64,6 +65,7 @@ class Core(Protocol):
 
         SLOTS: their position and their number.
         """
+        ...
 
     def encode(
         self,

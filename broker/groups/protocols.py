@@ -16,7 +16,7 @@ from ...proto.errors import GroupInUse
 class HasMembers(Protocol):
     """A part whose groups have members."""
 
-    def has_members(self, group: str) -> bool:
+    def has_members(self, group: str, /) -> bool:
         """Return whether GROUP has members."""
         ...
 

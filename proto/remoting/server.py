@@ -37,9 +37,6 @@ class RemotingProtocol:
     CHECK runs before each handler. BYTES_MAX limits incomplete requests, and answers that wait, of all connections.
     """
 
-    #: The first byte of a frame's length, which is less than 16 MiB.
-    first_byte: Final = 0
-
     def __init__(
         self,
         handlers: Mapping[int, Handler],
@@ -54,6 +51,11 @@ class RemotingProtocol:
         self.unread_max = _UNREAD_MAX
         self.requests: MemoryQuota[RemotingConnection] = MemoryQuota("remoting requests", bytes_max)
         self.answers: MemoryQuota[RemotingConnection] = MemoryQuota("remoting answers", bytes_max)
+
+    @property
+    def first_byte(self) -> int:
+        """The first byte of a frame's length, which is less than 16 MiB."""
+        return 0
 
     def open(self, link: OtherLink) -> RemotingConnection:
         """Begin the conversation on LINK."""

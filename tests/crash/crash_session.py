@@ -262,7 +262,8 @@ class Session:
     async def _later(self) -> None:
         """Send delayed messages, one of them for longer than a crash, and transactions."""
         async with self._producer(acks="disk", group="transactions") as producer:
-            for when in ({"delay": f"{_LATER_MS // 1_000}s"}, {"delay_level": 1}):
+            times: list[dict[str, Any]] = [{"delay": f"{_LATER_MS // 1_000}s"}, {"delay_level": 1}]
+            for when in times:
                 body = self._body()
                 await producer.send(Message(EVENTS, body, **when))
                 self.ledger.due.append(body)

@@ -20,7 +20,7 @@ from pocketmq.store.disk import Disk
 from pocketmq.store.file_changes import stored_changes
 from pocketmq.store.file_table import FileTable
 from pocketmq.store.flush import Flusher
-from pocketmq.store.format.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
+from pocketmq.store.format.state_tables import GROUPS, TOPICS, GroupConfig, TableForm, TopicConfig
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
@@ -122,11 +122,12 @@ def tables_at(path: Path) -> dict[str, Any]:
     root, disk, clock = str(path), OsDisk(), Hand()
     topics: FileTable[Any]
     groups: FileTable[Any]
+    forms: tuple[TableForm[Any], TableForm[Any]] = (TOPICS, GROUPS)
     topics, groups = (
         FileTable(
             StateFile(disk, root, form.file), form, clock, changes=stored_changes(disk, root, form)
         )
-        for form in (TOPICS, GROUPS)
+        for form in forms
     )
     statistics, commit_texts = statistics_table(), commit_text_table()
     read_tables(disk, f"{root}/pocketmq/tables", [statistics, commit_texts])
