@@ -30,6 +30,8 @@ from .format.queues import ENTRY, PRE_BLANK_SIZE
 LiteEntry: TypeAlias = tuple[int, int, int]
 #: A wider gap in the numbers is damage of a number.
 _GAP_MAX: Final = 100_000
+#: Bytes of the longest name of a folder.
+_FOLDER_NAME_MAX: Final = 255
 #: Entries of a file that are read first to find its end.
 _FIRST_READ: Final = 200
 
@@ -432,13 +434,20 @@ def _is_start(name: str) -> bool:
     return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
 
 
+def _is_folder_name(name: str) -> bool:
+    return "/" not in name and "\0" not in name and len(name.encode()) <= _FOLDER_NAME_MAX
+
+
 def lite_place(record_topic: str, dispatch: bytes, number: bytes) -> tuple[str, int] | None:
     """Return queue and number of a record of RECORD_TOPIC with these values of its properties; None: it has no place.
 
-    Other light queues, for which the first property may name several, are not lite queues.
+    Other light queues, for which the first property may name several, are not lite queues. A name that no folder can
+    have is none either: clients of RocketMQ 4 may send any.
     """
     name = dispatch.decode("utf-8", "replace")
     names = split_lite_queue(name)
-    if names is None or names[0] != record_topic or "/" in name or not number.isdigit():
+    if names is None or names[0] != record_topic or not _is_folder_name(name):
+        return None
+    if not number.isdigit():
         return None
     return (name, int(number)) if len(number) <= NAME_DIGITS - 2 else None

@@ -129,6 +129,21 @@ def test_a_run_without_the_mark_is_stored_unchanged(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("name", ["a/b", "a\0b", "x" * 245, "\u00fc" * 123])
+def test_a_name_that_no_folder_can_have_makes_no_lite_queue(name: str, tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+
+    send(store, name, b"x")
+    store.flush()
+
+    assert [record.body for record in records_of(store, "Chat", 0)] == [b"x"]
+    assert bounds(store, name) == (0, 0)
+    send(store, "x" * 244, b"longest")
+    store.flush()
+    assert bodies(store, "x" * 244) == [b"longest"]
+    store.close()
+
+
 def test_numbers_that_a_message_brings_along_are_replaced(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     brought = {LITE_TOPIC: "bob", MULTI_DISPATCH: "%LMQ%$Chat$eve", MULTI_QUEUE_OFFSET: "77"}
