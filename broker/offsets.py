@@ -20,6 +20,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
 from ..proto.errors import MasterFenced, PocketMQError, StoreError
+from ..proto.lite_topics import lite_queue_name
 from ..store.flush import CallOwner, Flusher
 from ..store.format.java_json import Json, pieces_with_members, render_member, render_numbers
 from ..store.format.state_tables import (
@@ -148,8 +149,9 @@ class Offsets:
             self._pull_offsets.put(key, queue, offset)
 
     def forget_topic(self, topic: str) -> None:
-        """Forget every group's offsets of TOPIC."""
-        self._forget(lambda key: key.partition(_SEPARATOR)[0] == topic)
+        """Forget every group's offsets of TOPIC and of its lite topics."""
+        lite = lite_queue_name(topic, "")  # The beginning of their names.
+        self._forget(lambda key: key.partition(_SEPARATOR)[0] == topic or key.startswith(lite))
         self.texts.remove(lambda key: key[1] == topic)
 
     def forget_group(self, group: str) -> None:

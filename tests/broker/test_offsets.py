@@ -115,6 +115,16 @@ def test_topics_and_groups_are_forgotten_with_their_offsets(tmp_path: Path) -> N
     assert list(table.offsets) == list(table.pull_offsets) == ["U@h"]
 
 
+def test_a_topic_is_forgotten_with_the_offsets_in_its_lite_topics(tmp_path: Path) -> None:
+    offsets = offsets_at(tmp_path)
+    for topic in ("%LMQ%$T$bob", "%LMQ%$TT$bob", "%LMQ%$U$T"):
+        offsets.commit(topic, "g", 0, 1)
+
+    offsets.forget_topic("T")
+
+    assert [topic for topic, *_ in offsets.of_group("g")] == ["%LMQ%$TT$bob", "%LMQ%$U$T"]
+
+
 def test_only_a_group_that_commits_is_noted_as_pulling(tmp_path: Path) -> None:
     offsets = offsets_at(tmp_path)
     offsets.commit("T", "g", 0, 1)
