@@ -274,6 +274,16 @@ class ConsumeQueues:
         self._lite_flush = LiteFlush(self._disk, self.lite)
         return [self._lite_flush]
 
+    def write_lite_entries(self) -> None:
+        """Write the new entries of lite queues to their files now."""
+        if self._lite_flush is not None:
+            self._lite_flush.sync()
+        for job in self._lite_entries():
+            job.sync()
+        if self._lite_flush is not None:
+            self._lite_flush.note()
+            self._lite_flush = None
+
     @property
     def lacks_lite_entries(self) -> bool:
         """Do the files of lite queues lack entries, because the disk was full at the last flush?"""

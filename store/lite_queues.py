@@ -102,6 +102,12 @@ class LiteQueue:
         """The log offset of the newest message; None without entries."""
         return self.log_offset(self.end - 1) if self.end > self.first else None
 
+    @property
+    def open_path(self) -> str:
+        """The path of the file to which the next entry is written."""
+        at, size = self.written * ENTRY.size, self._table.file_size
+        return self._table.path_of(self.topic, at // size * size)
+
     def entries(self, first: int, count: int) -> tuple[Longs, Longs, Longs]:
         """Return log offsets, sizes and tags codes of up to COUNT messages from FIRST on; fewer at the end of a file.
 

@@ -29,6 +29,7 @@ from .apache.store import ApacheStore, JavaReading, queue_type_of
 from .apache.timers import JavaTimers
 from .disk import Disk
 from .file_changes import stored_changes, with_changes
+from .format.queues import ENTRY
 from .format.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
 from .message_store import MessageStore
 from .recovery.report import RecoveryReport
@@ -313,6 +314,7 @@ def _reading(
             else queue_type_of(config.topic_attributes(topic))
         )
 
+    store.queues.write_lite_entries()
     reading = JavaReading(disk, store.config.path, settings, kind, now_ms)
     reading.load(keep_index=True)
     reading.end_at(store.max_log_offset, store.parts.checkpoint.values)
@@ -322,6 +324,13 @@ def _reading(
             ours.max_offset,
             files_end=ours.files.max_offset,
             log_end=ours.max_log_end,
+        )
+    for lite in store.queues.lite:
+        reading.queue(lite.topic, lite.queue).bound(
+            lite.min_offset,
+            lite.max_offset,
+            files_end=lite.max_offset * ENTRY.size,
+            log_end=lite.max_log_end,
         )
     return reading
 

@@ -18,6 +18,7 @@ from .apache.queue import JavaQueue
 from .consume_queues import Queue
 from .format.queues import BATCH_ENTRY, ENTRY, PRE_BLANK_SIZE
 from .format.rows import RowFormat, Rows
+from .lite_queues import LiteQueue
 
 _RECOVERED_AT_ONCE: Final = 300_000
 
@@ -103,3 +104,14 @@ def reached_entries(queue: Queue) -> tuple[Longs, Longs]:
         numbers.append(number[kept])
         offsets.append(entries["log_offset"][kept].astype(np.int64))
     return np.concatenate(numbers), np.concatenate(offsets)
+
+
+def reached_lite_entries(queue: LiteQueue) -> Longs:
+    """Return the log offset of each entry of QUEUE, of a lite topic, that a consumer can reach."""
+    offsets = [np.zeros(0, np.int64)]
+    at = queue.min_offset
+    while at < queue.max_offset:
+        found, *_ = queue.entries(at, queue.max_offset - at)
+        offsets.append(found[found >= 0])
+        at += len(found)
+    return np.concatenate(offsets)

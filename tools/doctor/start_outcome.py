@@ -29,7 +29,7 @@ from ...store.format.state_tables import GROUPS, TOPICS, parse_delay_offsets
 from ...store.message_store import MessageStore
 from ...store.opened_store import OpenedStore, open_ours
 from ...store.overlay_disk import OverlayDisk
-from ...store.queue_entries import entries_of, reached_entries
+from ...store.queue_entries import entries_of, reached_entries, reached_lite_entries
 from ...store.recovery.report import FindingKind, RecoveryReport
 from ...store.state_files import StateFile
 from ..inspect.document import ORACLE, OURS, files
@@ -152,13 +152,19 @@ def load_tables(disk: Disk, root: str, now_ms: Callable[[], int]) -> list[str]:
     return [*topics.unusual(), *groups.unusual()]
 
 
+def _our_entries(store: MessageStore) -> dict[Name, Longs]:
+    """Return the log offsets in every queue of STORE that a consumer can reach."""
+    plain = {(one.topic, one.queue): reached_entries(one)[1] for one in store.queues}
+    return plain | {(one.topic, one.queue): reached_lite_entries(one) for one in store.queues.lite}
+
+
 def outcome_of(store: MessageStore, paths: dict[str, int]) -> StartOutcome:
     """Return the opened STORE as a result; PATHS are its files with their lengths."""
     return StartOutcome(
         oracle=OURS,
         log_begin=store.min_log_offset,
         log_end=store.max_log_offset,
-        entries={(one.topic, one.queue): reached_entries(one)[1] for one in store.queues},
+        entries=_our_entries(store),
         index={
             file.name: file.header.next_entry for file in (store.index.files if store.index else [])
         },

@@ -226,6 +226,7 @@ def own_open_files(store: MessageStore) -> None:
     """
     rows = [store.log.files, store.timers.log.files, *(queue.files for queue in store.queues)]
     paths = [row.last.path for row in rows if row.last is not None]
+    paths += [one.open_path for one in store.queues.lite]
     if store.index is not None and store.index.files:
         paths.append(store.index.files[-1].path)
     for path in paths:
