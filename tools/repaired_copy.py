@@ -28,6 +28,7 @@ from ..store.file_copies import copy_file, sync_tree
 from ..store.file_sizes import settings_of
 from ..store.format import state_tables
 from ..store.format.java_json import parse_object
+from ..store.format.queues import LIGHT_PREFIX
 from ..store.message_store import MessageStore
 from ..store.offsets_file import LMQ_OFFSETS_FILE, OFFSETS_FILE
 from ..store.os_disk import OsDisk
@@ -199,6 +200,8 @@ class Fitting:
         for kind in ("consumequeue", "batchconsumequeue"):
             is_batch = kind.startswith("batch")
             for topic in self._folders(kind):
+                if topic.startswith(LIGHT_PREFIX):
+                    continue  # These are in no table.
                 known = topics.get(topic)
                 if known is None and table is not None and not is_batch:
                     continue

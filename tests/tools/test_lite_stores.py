@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.properties import LITE_TOPIC
+from pocketmq.store.format.state_tables import parse_topics
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.state_files import StateFile
 from pocketmq.tools.cli import cli
+from pocketmq.tools.repaired_copy import make_repaired_copy
 
 from ..runs import Hand, make_run, open_store
 
@@ -55,3 +60,17 @@ def test_the_recovered_queue_of_a_lite_topic_ends_with_its_messages(store: Path)
 
     (queue,) = [one for one in document["queues"] if one["topic"] == "%LMQ%$Chat$bob"]
     assert (queue["minOffset"], queue["maxOffset"], len(queue["entries"])) == (0, 45, 45)
+
+
+def test_a_lite_topic_is_not_made_a_topic_when_the_table_is_lost(store: Path) -> None:
+    given = {name: str(value) for name, value in SETTINGS.items()}
+    copy = store.parent / "copy"
+
+    make_repaired_copy(str(store), str(copy), given, SystemClock().now_ms)
+
+    table = StateFile(OsDisk(), str(copy), "topics.json").load(parse_topics).value
+    assert list(table.topics) == ["Chat"]
+
+
+def test_lint_reads_each_message_once(store: Path) -> None:
+    assert " 45 messages" in CliRunner().invoke(cli, ["lint", str(store)]).output

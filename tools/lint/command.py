@@ -18,6 +18,7 @@ from ...client.name_server_addresses import DEFAULT_NAME_SERVERS
 from ...proto.clock import SystemClock
 from ...proto.errors import NotAuthorized, TopicNotFound
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
+from ...store.format.queues import LIGHT_PREFIX
 from ...store.opened_store import OpenedStore
 from .. import options
 from ..counted import counted
@@ -223,7 +224,8 @@ class _Asked:
             readers[topic].add(group)
         known = stats_by_queue(stats, readers)
         for place in sorted(store.reading.queues):
-            if self.has_topic(place[0]):
+            # Entries of light queues point to messages of other topics.
+            if self.has_topic(place[0]) and not place[0].startswith(LIGHT_PREFIX):
                 found = read_messages(
                     store.reading, place, known.get(place, [None]), limit=self.messages
                 )
