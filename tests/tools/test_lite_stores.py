@@ -69,6 +69,7 @@ def test_a_lite_topic_is_not_made_a_topic_when_the_table_is_lost(store: Path) ->
     make_repaired_copy(str(store), str(copy), given, SystemClock().now_ms)
 
     table = StateFile(OsDisk(), str(copy), "topics.json").load(parse_topics).value
+    assert table is not None
     assert list(table.topics) == ["Chat"]
 
 
