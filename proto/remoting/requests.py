@@ -78,6 +78,12 @@ class RemotingRequest:
         if self._done is not None:
             self.connection.waiting[self] = function
 
+    def cancel(self) -> None:
+        """Cancel what waits to answer this."""
+        cancel = self.connection.waiting.pop(self, None)
+        if cancel is not None:
+            cancel()
+
     def fail(self, error: PocketMQError) -> None:
         """Answer with ERROR."""
         self.answer(code=code_of(error), remark=error.message)

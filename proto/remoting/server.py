@@ -91,5 +91,6 @@ class RemotingProtocol:
             request.answer(code=ResponseCode.SYSTEM_ERROR, remark="internal error")
             return
         if not command.wants_answer and not request.is_answered:
-            # No client waits for it.
+            # No client waits for it: such waits would have no limit, and no end with their connection.
+            request.cancel()
             request.answer()

@@ -11,7 +11,7 @@ from pocketmq.proto.remoting.codes import RequestCode, ResponseCode
 from pocketmq.proto.remoting.fastjson import dumps
 from pocketmq.proto.topics import retry_topic
 
-from .classic import SUSPEND, Classic, consumer, records, serving
+from .classic import SUBSCRIPTION, SUSPEND, Classic, consumer, pulled, records, serving
 
 QUERY, UPDATE = RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET
 
@@ -69,6 +69,17 @@ async def test_pulls_that_wait_end_with_their_connection(tmp_path: Path) -> None
             assert broker.waiting == 3
         while broker.waiting:  # noqa: ASYNC110 (the test has a time limit)
             await asyncio.sleep(0)
+
+
+async def test_a_pull_that_wants_no_answer_does_not_wait(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker, await Classic.connect(broker) as client:
+        await client.send("orders", b"x")
+        for _ in range(3):
+            fields = pulled("orders", 0, 1, "g") | {"sysFlag": SUSPEND | SUBSCRIPTION}
+            client.begin(RequestCode.PULL_MESSAGE, fields, flag=2)
+        await client.pull("orders")
+
+        assert broker.waiting == 0
 
 
 async def test_filters_come_from_the_request_or_from_heartbeats(tmp_path: Path) -> None:
