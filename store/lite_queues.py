@@ -13,6 +13,7 @@ In place of a lost message there are copies of the entry after it. Not thread-sa
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
@@ -32,6 +33,8 @@ LiteEntry: TypeAlias = tuple[int, int, int]
 _GAP_MAX: Final = 100_000
 #: Bytes of the longest name of a folder.
 _FOLDER_NAME_MAX: Final = 255
+#: The names that RocketMQ gives lite topics.
+_LITE_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 #: Entries of a file that are read first to find its end.
 _FIRST_READ: Final = 200
 
@@ -447,13 +450,13 @@ def _is_folder_name(name: str) -> bool:
 def lite_place(record_topic: str, dispatch: bytes, number: bytes) -> tuple[str, int] | None:
     """Return queue and number of a record of RECORD_TOPIC with these values of its properties; None: it has no place.
 
-    Other light queues, for which the first property may name several, are not lite queues. A name that no folder can
-    have is none either: clients of RocketMQ 4 may send any.
+    Other light queues, for which the first property may name several, are not lite queues. Clients can forge the
+    properties: a name that no lite topic has, or no folder can have, is none.
     """
     name = dispatch.decode("utf-8", "replace")
     names = split_lite_queue(name)
-    if names is None or names[0] != record_topic or not _is_folder_name(name):
+    if names is None or names[0] != record_topic or not number.isdigit():
         return None
-    if not number.isdigit():
+    if not (_LITE_NAME.fullmatch(names[1]) and _is_folder_name(name)):
         return None
     return (name, int(number)) if len(number) <= NAME_DIGITS - 2 else None

@@ -499,3 +499,20 @@ def test_a_queue_that_apaches_broker_poisoned_is_rebuilt_and_reported(tmp_path: 
             at += size
         assert read.lost == 0
     store.close()
+
+
+@pytest.mark.parametrize("name", ["n" * 300, "n" * 245, "a\0b", "a\nb", "..", "a/b", "\ufffd", "é"])
+def test_a_forged_name_never_becomes_a_folder(tmp_path: Path, name: str) -> None:
+    queue = lite_queue_name("Chat", name)
+    store = open_store(tmp_path / "a")
+    forged = {MULTI_DISPATCH: queue, MULTI_QUEUE_OFFSET: "0"}
+    store.append(make_run("Chat", 0, [b"forged"], forged))
+    store.flush()
+    store.append(make_run("Chat", 0, [b"next"]))
+    kill(store, tmp_path / "left")
+    store = open_store(tmp_path / "left")
+    store.flush()
+
+    assert [record.body for record in records_of(store, "Chat", 0)] == [b"forged", b"next"]
+    assert not list((tmp_path / "left").glob("consumequeue/*LMQ*"))
+    store.close()
