@@ -181,9 +181,9 @@ def _of_json(header: bytes, body: bytes) -> RemotingCommand:
 
 def _text(value: Any) -> str:
     """Return VALUE of a field as Java writes it: clients in other languages may send a number or a boolean."""
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    # JSON may have half of a surrogate pair, which no other part can encode.
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _int(head: dict[str, object], name: str) -> int:

@@ -54,7 +54,10 @@ def _value(text: str, at: int, depth: int) -> tuple[Any, int]:
         raise ValueError(f"nested deeper than {DEPTH_MAX} levels")
     head = text[at : at + 1]
     if head == '"':
-        return _DECODER.raw_decode(text, at)
+        found, end = _DECODER.raw_decode(text, at)
+        return found.encode(
+            "utf-8", "replace"
+        ).decode(), end  # It may have half of a surrogate pair.
     if head == "{":
         return _map(text, at + 1, depth + 1)
     if head == "[":

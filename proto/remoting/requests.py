@@ -27,12 +27,18 @@ _REMARK_MAX: Final = 1_024
 def _parsed(body: bytes) -> Any:
     """Return the value in BODY; raise ValueError. Nearly all clients send standard JSON, which is faster to read."""
     try:
-        return json.loads(body)
+        found = json.loads(body)
+        if not body.isascii() or b"\\u" in body:
+            # Half of a surrogate pair, which no other part can encode, becomes a question mark.
+            written = json.dumps(found, ensure_ascii=False)
+            found = json.loads(written.encode("utf-8", "replace"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except ValueError:
         if len(body) > _DIALECT_MAX:
             raise
+    else:
+        return found
     return loads(body)
 
 

@@ -215,3 +215,12 @@ async def test_a_returned_message_is_read_from_the_retry_topic(tmp_path: Path) -
             assert (
                 await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back | changes)
             ).code == code
+
+
+async def test_a_filter_with_half_of_a_surrogate_pair_is_a_filter(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker, await Classic.connect(broker) as client:
+        await client.send("orders", b"x", properties={"TAGS": "a"})
+        await client.beat(consumer("g", "orders", expression="\ud800"))
+        answer = await client.pull("orders", sysFlag=0)
+
+        assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY

@@ -111,3 +111,11 @@ def test_a_header_is_limited() -> None:
     assert decode(encode(many)[4:]) == many
     with pytest.raises(ValueError, match="more than 1,000 fields"):
         decode(encode(replace(many, is_json=False))[4:])
+
+
+def test_half_of_a_surrogate_pair_is_replaced() -> None:
+    header = b'{"code":1,"remark":"\\udfff","extFields":{"a":"x\\ud800","b":["\\udc00"],"c":"\\ud83d\\ude00"}}'
+    command = decode(len(header).to_bytes(4) + header)
+
+    assert command.remark == "?"
+    assert command.fields == {"a": "x?", "b": '["?"]', "c": "😀"}

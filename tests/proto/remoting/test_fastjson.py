@@ -87,3 +87,7 @@ def test_a_changed_text_is_read_or_refused_with_a_sentence(value: Any, data: st.
 def test_bad_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w+"):
         loads(text)
+
+
+def test_half_of_a_surrogate_pair_is_replaced() -> None:
+    assert loads(b'{"a":"x\\ud800"}') == {"a": "x?"}
