@@ -93,6 +93,8 @@ class Members:
         self._gone = gone
         self._members: dict[str, ClassicClient] = {}
         self._by_group: dict[str, dict[str, ClassicClient]] = {}
+        #: The ids of clients by connection, until it is closed.
+        self._ids: dict[RemotingConnection, set[str]] = {}
 
     def __len__(self) -> int:
         return len(self._members)
@@ -193,7 +195,11 @@ class Members:
                 client_id, connection, command.language, command.version, self._timers.now_ms()
             )
             self._members[client_id] = member
-            connection.on_close(lambda: self._lost(client_id, connection))
+            if connection in self._ids:
+                self._ids[connection].add(client_id)
+            else:
+                self._ids[connection] = {client_id}
+                connection.on_close(lambda: self._lost(connection))
         return member
 
     def leave(
@@ -227,13 +233,14 @@ class Members:
         else:
             self._by_group.pop(group, None)
 
-    def _lost(self, client_id: str, connection: RemotingConnection) -> None:
-        member = self._members.get(client_id)
-        if member is not None and member.connection is connection:
-            self._forget(member)
+    def _lost(self, connection: RemotingConnection) -> None:
+        for client_id in self._ids.pop(connection, ()):
+            self._forget(self._members[client_id])
 
     def _forget(self, member: ClassicClient) -> None:
         del self._members[member.client_id]
+        if (ids := self._ids.get(member.connection)) is not None:
+            ids.discard(member.client_id)
         groups, member.consumes = list(member.consumes), {}
         for group in groups:
             self._leave(member, group)

@@ -81,6 +81,26 @@ async def test_a_reconnected_client_replaces_its_old_connection(tmp_path: Path) 
             assert await ids(new) == ["me@1"]
 
 
+async def test_one_id_on_two_connections_takes_no_more_memory_each_time(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path) as broker,
+        await Classic.connect(broker) as one,
+        await Classic.connect(broker) as other,
+    ):
+        assert broker._running is not None
+        members = broker._running.parts.classic.members
+        connections = set()
+        for _ in range(3):
+            for client in (one, other):
+                await client.beat(producers=("p",))
+                connections |= {each.connection for each in members._members.values()}
+
+        assert [len(each._on_close) for each in connections] == [1, 1]
+        await one.close()
+        await other.beat(producers=("p",))
+        assert len(members) == 1
+
+
 async def test_a_silent_client_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
