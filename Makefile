@@ -99,7 +99,7 @@ campaign: $(VENV)/.dev
 	$(BIN)/python -m tests.crash.damage_campaign --rounds 3000
 	$(BIN)/python -m tests.crash.idempotence_campaign --kills 50
 	$(BIN)/python -m tests.crash.fault_campaign
-	$(BIN)/python -m tests.crash.crash_matrix --seeds 3 --any 4
+	$(simulated) $(BIN)/python -m tests.crash.crash_matrix --seeds 3 --any 4
 	$(BIN)/python -m tests.proto.core_campaign --seconds 600
 	$(BIN)/python -m tests.proto.http2.honest_campaign --times 100000
 	$(BIN)/python -m tests.simulation.replica_campaign --walks 10000 --mutant-walks 20000 --depth 40

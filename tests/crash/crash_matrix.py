@@ -86,15 +86,26 @@ Look = Callable[[CrashState, Path, Known], None]
 
 
 def enumerate_states(
-    session: str, seed: int, look: Look, *, wants: Callable[[CrashState], bool], any_seeds: int = 2
+    session: str,
+    seed: int,
+    look: Look,
+    *,
+    wants: Callable[[CrashState], bool],
+    any_seeds: int = 2,
+    folder: Path | None = None,
 ) -> int:
-    """Call LOOK for each state of SESSION that is wanted; return the number of all states."""
+    """Call LOOK for each state of SESSION that is wanted; return the number of all states.
+
+    The session and its states are kept in FOLDER, without one where the system keeps temporary files. After an error of
+    LOOK no further state is looked at, and the error is raised at the end.
+    """
     count = 0
-    with tempfile.TemporaryDirectory(prefix="crash-") as name:
+    failed: Exception | None = None
+    with tempfile.TemporaryDirectory(prefix="crash-", dir=folder) as name:
         place = Path(name)
 
         def watch(disk: WatchedDisk, known: Known) -> None:
-            nonlocal count
+            nonlocal count, failed
             number = disk.operations
             seeds = (seed * 1_000_003 + number * any_seeds + one for one in range(any_seeds))
             for way in disk.ways(seeds):
@@ -103,10 +114,19 @@ def enumerate_states(
                 if wants(state):
                     left = place / "left"
                     make(disk.state(way), str(left))
-                    look(state, left, known)
-                    shutil.rmtree(left)
+                    try:
+                        look(state, left, known)
+                    except Exception as error:
+                        # Raised here, in an operation on a file, it would be the broker's to handle.
+                        failed = error
+                        disk.rest()
+                        return
+                    finally:
+                        shutil.rmtree(left)
 
         run(watched_session(place / "session", watch, seed=seed, **SESSIONS[session]))
+    if failed is not None:
+        raise failed
     return count
 
 
@@ -215,11 +235,12 @@ async def _served(state: CrashState, folder: Path, known: Known) -> None:
         folder.parent, seed=state.seed, brokers=1, name_servers=1, broker_type=Broker
     ) as cluster:
         kept: dict[str, set[bytes]] = {topic: set() for topic in TOPICS}
-        for one in known.promised(killed=is_kill(state.way)):
+        killed = is_kill(state.way)
+        for one in known.promised(killed=killed):
             kept[one.topic].add(one.body)
-        if known.due():
+        if due := known.due(killed=killed):
             await cluster.sleep(LONGEST_MS + 10_000)
-            kept[EVENTS] |= set(known.due())
+            kept[EVENTS] |= set(due)
         by_group = {
             (PULLING, ORDERS): kept[ORDERS] - known.got(PULLING),
             (PUSHING, ORDERS): kept[ORDERS] - known.got(PUSHING),
@@ -236,11 +257,11 @@ async def _served(state: CrashState, folder: Path, known: Known) -> None:
 
 
 class Wanted:
-    """Chooses states: every STEP-th of all, beginning with one drawn by SEED."""
+    """Chooses states: every STEP-th of all, beginning with number FIRST."""
 
-    def __init__(self, step: int, seed: int) -> None:
-        self._step = max(1, step)
-        self._left = random.Random(seed).randrange(self._step)
+    def __init__(self, step: int, first: int) -> None:
+        self._step = step
+        self._left = first
 
     def __call__(self, state: CrashState) -> bool:
         self._left -= 1
@@ -280,7 +301,7 @@ def main(arguments: list[str] | None = None) -> int:
             _say(f"FAILED {state}: {problem}")
 
     for session, seed in _sessions(options.seeds):
-        wants = Wanted(options.step, seed)
+        wants = Wanted(options.step, random.Random(seed).randrange(options.step))
         count = enumerate_states(session, seed, look, wants=wants, any_seeds=options.any)
         _say(f"{session}-{seed}: {count} states")
     took_s = time.monotonic() - began_s

@@ -81,8 +81,8 @@ class Ledger:
 
     sent: list[bytes] = field(default_factory=list)
     stored: list[Stored] = field(default_factory=list)
-    #: Acknowledged messages on the device that are delivered later.
-    due: list[bytes] = field(default_factory=list)
+    #: Acknowledged messages that are delivered later, and whether they were on the device when they were acknowledged.
+    due: list[tuple[bytes, bool]] = field(default_factory=list)
     #: Bodies that a group has got, so that it need not get them again.
     got: list[tuple[str, bytes]] = field(default_factory=list)
     #: Offsets that a group asked to commit: group, topic, queue, offset.
@@ -131,9 +131,10 @@ class Known:
             if number >= self.gone[one.topic] and (killed or one.on_device)
         ]
 
-    def due(self) -> list[bytes]:
+    def due(self, *, killed: bool) -> list[bytes]:
         """Return the bodies that must be delivered to EVENTS some time."""
-        return self.ledger.due[self.due_gone : self.due_count]
+        due = self.ledger.due[self.due_gone : self.due_count]
+        return [body for body, on_device in due if killed or on_device]
 
     def got(self, group: str) -> set[bytes]:
         """Return the bodies that GROUP has got."""
@@ -265,20 +266,22 @@ class Session:
             times: list[dict[str, Any]] = [{"delay": f"{_LATER_MS // 1_000}s"}, {"delay_level": 1}]
             for when in times:
                 body = self._body()
-                await producer.send(Message(EVENTS, body, **when))
-                self.ledger.due.append(body)
+                receipt = await producer.send(Message(EVENTS, body, **when))
+                self.ledger.due.append((body, receipt.durability == "disk"))
             for is_wanted in (True, False):
                 body = self._body()
                 try:
-                    async with producer.transaction(Message(EVENTS, body)):
+                    async with producer.transaction(Message(EVENTS, body)) as transaction:
                         if not is_wanted:
                             raise _NotWantedError
                 except _NotWantedError:
                     continue
-                self.ledger.due.append(body)
+                committed = transaction.commit_receipt
+                assert committed is not None
+                self.ledger.due.append((body, committed.durability == "disk"))
             body = self._body()
-            await producer.send(Message(EVENTS, body, delay=f"{LONGEST_MS // 1_000}s"))
-            self.ledger.due.append(body)
+            receipt = await producer.send(Message(EVENTS, body, delay=f"{LONGEST_MS // 1_000}s"))
+            self.ledger.due.append((body, receipt.durability == "disk"))
             await self.cluster.sleep(2 * _LATER_MS)
 
     async def _pull(self) -> None:

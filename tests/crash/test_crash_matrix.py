@@ -14,21 +14,29 @@ from .crash_states import KILLED, POWER_CUTS, State, WatchedDisk, is_kill, make
 
 @pytest.mark.slow
 @pytest.mark.parametrize("session", SESSIONS)
-def test_every_rule_holds_in_some_states(session: str, caplog: pytest.LogCaptureFixture) -> None:
-    try_states(session, caplog, step=131, serve=16)
+def test_every_rule_holds_in_some_states(
+    session: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    try_states(session, tmp_path, caplog, first=24, step=131, serve=16)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", range(6))
 @pytest.mark.parametrize("session", SESSIONS)
 def test_every_rule_holds_in_two_thousand_states(
-    session: str, part: int, caplog: pytest.LogCaptureFixture
+    session: str, part: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    try_states(session, caplog, seed=part, step=22, serve=24)
+    try_states(session, tmp_path, caplog, first=8 * part, step=48, serve=24)
 
 
 def try_states(
-    session: str, caplog: pytest.LogCaptureFixture, *, step: int, serve: int, seed: int = 0
+    session: str,
+    folder: Path,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    step: int,
+    serve: int,
+    first: int = 0,
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     tried = 0
@@ -42,12 +50,28 @@ def try_states(
             error.add_note(f"python -m tests.crash.crash_matrix {state}")
             raise
 
-    count = enumerate_states(session, 1, look, wants=Wanted(step, seed))
+    count = enumerate_states(session, 1, look, wants=Wanted(step, first), folder=folder)
     assert count > 4_000, "the session got shorter"
     assert tried >= count // step
 
 
 # --- that it can fail
+
+
+@pytest.mark.slow
+def test_a_broken_rule_ends_the_search_and_is_raised(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    seen: list[CrashState] = []
+
+    def look(state: CrashState, folder: Path, known: Known) -> None:
+        seen.append(state)
+        raise AssertionError(f"broken in {state}")
+
+    with pytest.raises(AssertionError, match="broken in sync-1 "):
+        enumerate_states("sync", 1, look, wants=Wanted(500, 900), folder=tmp_path)
+    assert len(seen) == 1
 
 
 def known_of(*stored: Stored) -> Known:

@@ -36,7 +36,8 @@ import sys
 from pocketmq.client import PushConsumer
 
 def listen(message):
-    print(message.reconsume_times, message.store_timestamp_ms, flush=True)
+    # In one piece: two threads may print at a time.
+    print(f"{message.reconsume_times} {message.store_timestamp_ms}\\n", end="", flush=True)
     if message.body == b"poison":
         raise ValueError("no")
 
