@@ -12,16 +12,10 @@ from dataclasses import replace
 from typing import Final
 
 from ..proto import errors
-from ..proto.topics import (
-    check_group,
-    check_new_group,
-)
+from ..proto.topics import check_group, check_new_group
 from ..store.file_changes import ChangeTable
 from ..store.file_table import FileTable
-from ..store.format.state_tables import (
-    GROUPS,
-    GroupConfig,
-)
+from ..store.format.state_tables import GROUPS, GroupConfig
 from ..store.state_files import StateFile
 from .config import BrokerConfig
 from .retry_policies import changed_policy

@@ -31,10 +31,7 @@ from ..proto.topics import (
 )
 from ..store.file_changes import ChangeTable
 from ..store.file_table import FileTable
-from ..store.format.state_tables import (
-    TOPICS,
-    TopicConfig,
-)
+from ..store.format.state_tables import TOPICS, TopicConfig
 from ..store.state_files import StateFile
 from .config import BrokerConfig
 from .events import BrokerEvents

@@ -12,17 +12,8 @@ from dataclasses import replace
 from typing import Final
 
 from ..proto import errors
-from ..proto.topics import (
-    check_group,
-    check_new_group,
-    check_new_topic,
-    check_topic,
-)
-from ..store.format.state_tables import (
-    GroupConfig,
-    TopicConfig,
-    UnreadEntry,
-)
+from ..proto.topics import check_group, check_new_group, check_new_topic, check_topic
+from ..store.format.state_tables import GroupConfig, TopicConfig, UnreadEntry
 
 PERMISSION_MAX: Final = 7
 #: Limit of the queues of one topic that are served, whatever the file says; name servers accept no

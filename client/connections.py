@@ -19,13 +19,7 @@ from google.protobuf.message import Message
 from ..proto import errors
 from ..proto.errors_wire import from_rpc_error, from_wire
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.rpc.channels import (
-    CallFailed,
-    ChannelClosed,
-    Dial,
-    StreamMethod,
-    UnaryMethod,
-)
+from ..proto.rpc.channels import CallFailed, ChannelClosed, Dial, StreamMethod, UnaryMethod
 from ..proto.tls import Trust
 from .streams import Conversation, Exchange, GrpcConversation, Reply, Request
 from .tasks import TaskGroup

@@ -24,11 +24,7 @@ from google.protobuf.message import Message
 
 from ..proto import errors
 from ..proto.errors_wire import from_rpc_error
-from ..proto.rpc.channels import (
-    EOF,
-    CallFailed,
-    StreamCall,
-)
+from ..proto.rpc.channels import EOF, CallFailed, StreamCall
 from .tasks import TaskGroup
 
 Request = TypeVar("Request", bound=Message)

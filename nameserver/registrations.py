@@ -20,11 +20,7 @@ from ..proto.topics import (
     check_new_topic,
     check_topic,
 )
-from .route_table import (
-    BrokerState,
-    Role,
-    TopicQueues,
-)
+from .route_table import BrokerState, Role, TopicQueues
 
 logger = logging.getLogger(__name__)
 #: Clusters and brokers have topics of their own names, so they follow the rules of topics.

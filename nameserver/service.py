@@ -12,9 +12,7 @@ from ..proto.clock import Clock
 from ..proto.errors import InvalidArgument, InvalidName
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.rpc import Call, MethodTable, Stream, bidi, service, unary
-from ..proto.topics import (
-    check_topic,
-)
+from ..proto.topics import check_topic
 from .config import NameServerConfig
 from .registrations import check_count, read_registration
 from .route_table import (

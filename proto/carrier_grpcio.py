@@ -32,17 +32,7 @@ import grpc.aio as aio
 from google.protobuf.message import Message
 
 from .errors_wire import failure_of, ours
-from .rpc import (
-    LATER,
-    Call,
-    Certificate,
-    Limits,
-    Method,
-    MethodKind,
-    MethodTable,
-    Receiver,
-    Stream,
-)
+from .rpc import LATER, Call, Certificate, Limits, Method, MethodKind, MethodTable, Receiver, Stream
 from .rpc.errors import CannotListen, RpcError, Stopping, internal_error, not_read, shutting_down
 from .rpc.listening import address_of, cannot_listen, check_bindable
 

@@ -19,15 +19,8 @@ from typing import Final, NamedTuple
 
 from ..proto.errors import DiskFailure, InvalidRecord, StoreFull
 from ..proto.facts import Facts
-from ..proto.record import (
-    Record,
-    decode_record,
-)
-from ..proto.record_run import (
-    RunColumns,
-    is_sound,
-    parse_run,
-)
+from ..proto.record import Record, decode_record
+from ..proto.record_run import RunColumns, is_sound, parse_run
 from ..proto.topics import RECORD_SIZE_MAX
 from .commit_log import store_time_ms
 from .disk import Disk

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ..proto.record_run import (
-    RunColumns,
-)
+from ..proto.record_run import RunColumns
 
 #: Called with bytes appended to a follower's log (the last record may be incomplete), the log offset of the first byte,
 #: and the columns of the records if they are known.

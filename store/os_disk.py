@@ -16,14 +16,7 @@ from .disk import Buffer, DiskUsage, Entry, Lock, Mapping, disk_errors
 from .file_copies import has_other_names, make_own
 from .open_files import OPEN_FILES, OpenFiles
 from .os_mapping import OsMapping
-from .system import (
-    CLOSE_ON_EXEC,
-    FOLDER,
-    is_locked_here,
-    lock_first_byte,
-    sync_file,
-    unlocked,
-)
+from .system import CLOSE_ON_EXEC, FOLDER, is_locked_here, lock_first_byte, sync_file, unlocked
 
 
 def _linux_version() -> tuple[int, ...]:

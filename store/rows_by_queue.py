@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.byte_ranges import hash_ranges, left_aligned
-from ..proto.record_run import (
-    RunColumns,
-)
+from ..proto.record_run import RunColumns
 
 Bytes = NDArray[np.uint8]
 Rows = NDArray[np.intp]

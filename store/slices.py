@@ -16,11 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.facts import Facts
-from ..proto.record_run import (
-    LEAST_SIZE,
-    Longs,
-    starts_of,
-)
+from ..proto.record_run import LEAST_SIZE, Longs, starts_of
 from ..proto.topics import RECORD_SIZE_MAX
 from .commit_log import CommitLog
 from .files import MappedFile

@@ -51,14 +51,7 @@ from .format.table_frames import (
     notes,
     section,
 )
-from .table_files import (
-    FoundTables,
-    TableFiles,
-    TableLog,
-    journal_path,
-    read_tables,
-    snapshot_path,
-)
+from .table_files import FoundTables, TableFiles, TableLog, journal_path, read_tables, snapshot_path
 from .table_snapshots import SnapshotPlace, TableSnapshot
 from .tables import LAZY_ENTRIES_MAX, AnyChange, AnyTable, Durability, Noted
 

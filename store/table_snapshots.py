@@ -18,16 +18,7 @@ from ..proto.errors import StoreError
 from .disk import Disk, Mapping
 from .files import FolderSync, Syncable
 from .flush import CallOwner, Flusher, FlushJob, Waiter
-from .format.table_frames import (
-    SNAPSHOT,
-    EndNote,
-    LogNote,
-    TableName,
-    frame,
-    head,
-    notes,
-    section,
-)
+from .format.table_frames import SNAPSHOT, EndNote, LogNote, TableName, frame, head, notes, section
 from .table_files import DRAFT_SUFFIX, TableLog, snapshot_path
 from .tables import AnyTable
 

@@ -19,16 +19,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ..proto.facts import Facts
 from .flush import Waiter
-from .format.table_frames import (
-    CLEAR,
-    CLEAR_ALL,
-    DROP,
-    PUT,
-    SCOPE,
-    TableVersion,
-    entries,
-    entry,
-)
+from .format.table_frames import CLEAR, CLEAR_ALL, DROP, PUT, SCOPE, TableVersion, entries, entry
 
 logger = logging.getLogger(__name__)
 

@@ -20,9 +20,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from ..proto.access.policies import (
-    Policy,
-)
+from ..proto.access.policies import Policy
 from ..proto.access.users import UserEntry, read_policy, read_users
 from ..proto.errors import ConfigError
 

@@ -13,13 +13,7 @@ from typing import Any
 
 import click
 
-from ..client import (
-    Admin,
-    GroupDescription,
-    OffsetChange,
-    OffsetTarget,
-    Queue,
-)
+from ..client import Admin, GroupDescription, OffsetChange, OffsetTarget, Queue
 from ..proto.errors import GroupExists, InvalidArgument
 from ..proto.time_text import format_duration, parse_duration
 from .completion import group_names, topic_names

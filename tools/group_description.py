@@ -8,23 +8,11 @@ from typing import Any, Final
 
 import click
 
-from ..client import (
-    Admin,
-    FilterStats,
-    GroupMember,
-    GroupQueue,
-    GroupStatus,
-    OffsetReset,
-    Queue,
-)
+from ..client import Admin, FilterStats, GroupMember, GroupQueue, GroupStatus, OffsetReset, Queue
 from ..proto.time_text import format_duration, parse_duration
 from .completion import group_names, topic_names
 from .counted import counted
-from .options import (
-    WAIT_MAX_MS,
-    json_option,
-    nameserver_option,
-)
+from .options import WAIT_MAX_MS, json_option, nameserver_option
 from .output import instant, print_json, print_pairs, print_table, warn
 
 #: What happens to members whose subscription differs from that of the others, by setting.

@@ -18,9 +18,7 @@ from typing import Final
 import numpy as np
 
 from ...proto.clock import Clock, ahead_ms
-from ...proto.errors import (
-    PocketMQError,
-)
+from ...proto.errors import PocketMQError
 from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
 from ..messages.appender import Appender

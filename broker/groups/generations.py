@@ -14,12 +14,7 @@ from collections.abc import Collection
 from functools import cache, partial
 from typing import Final, Protocol
 
-from ...proto.errors import (
-    InvalidArgument,
-    MemberFenced,
-    Overloaded,
-    PocketMQError,
-)
+from ...proto.errors import InvalidArgument, MemberFenced, Overloaded, PocketMQError
 from ...proto.errors_wire import to_wire
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic

@@ -15,14 +15,7 @@ from collections.abc import Callable
 
 from ...store.tables import Durability, JournalTable, JsonCodec
 from ..timing.timers import Timers
-from .lease_table import (
-    OVER,
-    TOKENS_ROW,
-    Lease,
-    LeaseTable,
-    QueueKey,
-    Row,
-)
+from .lease_table import OVER, TOKENS_ROW, Lease, LeaseTable, QueueKey, Row
 
 logger = logging.getLogger(__name__)
 

@@ -31,14 +31,7 @@ from ..timing.timing_wheel import Timer
 from ..topics import Topics
 from .field_checks import check_least, check_member, check_range
 from .kept_leases import LeaseStore
-from .lease_table import (
-    LEASE_MOST_MS,
-    TOKEN_MAX,
-    Lease,
-    LeasingMember,
-    QueueKey,
-    QueueRequest,
-)
+from .lease_table import LEASE_MOST_MS, TOKEN_MAX, Lease, LeasingMember, QueueKey, QueueRequest
 from .member_checks import others_member
 
 logger = logging.getLogger(__name__)

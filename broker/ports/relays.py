@@ -29,15 +29,7 @@ from ...proto.access.audit import host_of
 from ...proto.errors import ConnectionLost, MasterFenced, Overloaded, PocketMQError, ShuttingDown
 from ...proto.errors_wire import from_rpc_error
 from ...proto.rpc import Call, CallContext, Method, MethodKind, MethodTable, Stream
-from ...proto.rpc.channels import (
-    EOF,
-    CallFailed,
-    Channel,
-    Dial,
-    Metadata,
-    StatusCode,
-    StreamCall,
-)
+from ...proto.rpc.channels import EOF, CallFailed, Channel, Dial, Metadata, StatusCode, StreamCall
 from ..service_v2.service import RELAYED
 
 logger = logging.getLogger(__name__)

@@ -27,12 +27,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from ...proto.errors import (
-    OutOfOrderSequence,
-    PocketMQError,
-    ProducerFenced,
-    UnknownProducer,
-)
+from ...proto.errors import OutOfOrderSequence, PocketMQError, ProducerFenced, UnknownProducer
 from ...proto.record_run import Longs
 from .run_numbers import RunNumbers
 

@@ -16,10 +16,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from ...proto.errors import (
-    GroupNotFound,
-    InvalidArgument,
-)
+from ...proto.errors import GroupNotFound, InvalidArgument
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...store.format.beans import INT_MAX
 from ...store.format.state_tables import GroupConfig

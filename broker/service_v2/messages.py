@@ -46,9 +46,7 @@ from ...proto.record import (
     read_record,
     write_record,
 )
-from ...proto.topics import (
-    MESSAGE_SIZE_MAX,
-)
+from ...proto.topics import MESSAGE_SIZE_MAX
 from ...store.format.state_tables import TopicConfig
 from ..topics import TYPE_ATTRIBUTE
 from .request_checks import INTERNAL, milliseconds

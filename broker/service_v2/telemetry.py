@@ -21,9 +21,7 @@ from operator import or_
 from typing import Final
 
 from ...proto.access.policies import Need
-from ...proto.errors import (
-    Overloaded,
-)
+from ...proto.errors import Overloaded
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import MethodTable, Stream, bidi
 from ...store.config import StoreConfig

@@ -12,9 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from ...proto.access.policies import PUB, of_topic
-from ...proto.errors import (
-    Overloaded,
-)
+from ...proto.errors import Overloaded
 from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from ..transactions.checks import Listeners
 from .client_session import ClientSession

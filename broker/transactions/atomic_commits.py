@@ -46,11 +46,7 @@ from ..offsets import Offsets
 from ..timing.timers import Timers
 from ..timing.timing_wheel import Timer
 from ..topics import TYPE_ATTRIBUTE, Topics
-from .commit_record import (
-    check_ids,
-    copies_of,
-    encode_commit,
-)
+from .commit_record import check_ids, copies_of, encode_commit
 from .found_commits import CopyPlace, FoundCommit, found_commits
 
 logger = logging.getLogger(__name__)

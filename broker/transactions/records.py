@@ -22,22 +22,11 @@ from typing import Final
 from ...proto import properties as names
 from ...proto.errors import InvalidRecord, MessageTooLarge
 from ...proto.property_ranges import PropertyRanges
-from ...proto.record import (
-    SYS_COMMIT,
-    SYS_TRANSACTION,
-    Buffer,
-    Host,
-    encode_run,
-)
+from ...proto.record import SYS_COMMIT, SYS_TRANSACTION, Buffer, Host, encode_run
 from ...proto.record_copy import RecordCopier
 from ...proto.record_run import Longs, parse_run, starts_of
 from ...proto.run import Run
-from ...proto.topics import (
-    CHECK_MAX_TIME_TOPIC,
-    HALF_TOPIC,
-    OP_HALF_TOPIC,
-    PROPERTIES_SIZE_MAX,
-)
+from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, PROPERTIES_SIZE_MAX
 
 #: Bytes of one op message's body, as RocketMQ's `transactionOpMsgMaxSize`.
 OP_BODY_BYTES_MAX: Final = 4096

@@ -23,13 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack, overload
 
-from ...proto.errors import (
-    InvalidArgument,
-    MessageTooLarge,
-    NotWritable,
-    PocketMQError,
-    SendFailed,
-)
+from ...proto.errors import InvalidArgument, MessageTooLarge, NotWritable, PocketMQError, SendFailed
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.record import encode_run
 from ...proto.topics import MESSAGE_SIZE_MAX

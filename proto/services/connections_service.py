@@ -12,9 +12,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from ..errors import InvalidArgument, Unsupported
-from ..gen import (
-    pocketmq_v1_pb2 as pb,
-)
+from ..gen import pocketmq_v1_pb2 as pb
 from ..rpc import Call, MethodTable, service, unary
 from ..rpc.carrier import ConnectionFigures, ConnectionTotals, CountsConnections
 

@@ -20,9 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from ..errors import Overloaded, ServiceNotFound
-from ..gen import (
-    grpc_health_pb2 as health_pb,
-)
+from ..gen import grpc_health_pb2 as health_pb
 from ..rpc import Call, MethodTable, Stream, server_stream, service, unary
 
 HEALTH: Final = "grpc.health.v1.Health"

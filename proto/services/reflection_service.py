@@ -18,10 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from google.protobuf.descriptor import FileDescriptor
 
-from ..gen import (
-    grpc_reflection_pb2 as v1,
-    grpc_reflection_v1alpha_pb2 as v1alpha,
-)
+from ..gen import grpc_reflection_pb2 as v1, grpc_reflection_v1alpha_pb2 as v1alpha
 from ..rpc import MethodTable, Stream, bidi, service
 from .described_files import DescribedFiles, with_imports
 

@@ -27,12 +27,7 @@ from ...proto.topics import TIMER_TOPIC
 from ..checkpoints import TimerCheckpoint, TimerCheckpointFile
 from ..disk import Disk
 from ..files import Syncable, bytes_of
-from ..format.state_tables import (
-    DataVersion,
-    TimedCount,
-    parse_timer_metrics,
-    render_timer_metrics,
-)
+from ..format.state_tables import DataVersion, TimedCount, parse_timer_metrics, render_timer_metrics
 from ..format.timer_log import DELETE, NONE, ORDINARY, RECORD, RECORD_SIZE
 from ..health import StoreHealth
 from ..parts import StoreParts

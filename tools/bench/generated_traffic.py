@@ -15,11 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto.properties import KEYS, TAGS
-from ...proto.record import (
-    Host,
-    Record,
-    encode_record,
-)
+from ...proto.record import Host, Record, encode_record
 from ...store.format.log import BLANK_SIZE
 
 Longs = NDArray[np.int64]

@@ -14,11 +14,7 @@ from typing import Final
 import numpy as np
 
 from ...proto.properties import encode_properties
-from ...proto.record import (
-    LOG_OFFSET_AT,
-    NO_HOST,
-    encode_run,
-)
+from ...proto.record import LOG_OFFSET_AT, NO_HOST, encode_run
 from ...proto.run import Run, check_run
 from ...store.config import StoreConfig
 from ...store.files import file_name

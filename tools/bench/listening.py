@@ -12,10 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ...client import PushConsumer
-from .measure import (
-    BenchConditions,
-    Figure,
-)
+from .measure import BenchConditions, Figure
 from .reading import BATCH, BODY_BYTES, RATE_EXPECTED, batches_to_send, compare, fill
 from .servers import TOPIC, cpu_of_both, server_with_topic
 

@@ -16,11 +16,7 @@ from typing import Final
 import numpy as np
 
 from ...proto.properties import encode_properties
-from ...proto.record import (
-    Host,
-    Record,
-    encode_record,
-)
+from ...proto.record import Host, Record, encode_record
 from ...store.format.index import index_key, key_hash
 from ...store.index_file import IndexFile
 from ...store.os_disk import OsDisk

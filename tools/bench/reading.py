@@ -16,12 +16,7 @@ from typing import Final
 
 from ...client import AsyncProducer, AsyncPullConsumer, MessageBatch
 from .grpc_echo import echo_per_second
-from .measure import (
-    MIB,
-    BenchConditions,
-    Figure,
-    memcpy_bytes_per_second,
-)
+from .measure import MIB, BenchConditions, Figure, memcpy_bytes_per_second
 from .servers import TOPIC, batch, cpu_of_both, record_bytes, server_with_topic
 
 BODY_BYTES: Final = 128

@@ -14,19 +14,8 @@ from ..stores.locations import locate
 from ..stores.scan.bad_records import BadRecords
 from ..stores.scan.scan import Scan, ScanOptions
 from ..stores.schemas import arrow
-from .generated_stores import (
-    MESSAGES,
-    QUEUES,
-    message_store,
-    queue_store,
-)
-from .measure import (
-    BenchConditions,
-    Figure,
-    own_cpu_seconds,
-    rounds,
-    seconds_of,
-)
+from .generated_stores import MESSAGES, QUEUES, message_store, queue_store
+from .measure import BenchConditions, Figure, own_cpu_seconds, rounds, seconds_of
 
 MESSAGES_AIM: Final = 900_000
 ENTRIES_AIM: Final = 20_000_000

@@ -15,21 +15,8 @@ from ..stores.cold_store import open_cold
 from ..stores.locations import locate
 from ..stores.scan.conditions import Conditions as Wanted, Span
 from ..stores.scan.scan import Scan, ScanOptions
-from .generated_stores import (
-    GROUPS,
-    LAG,
-    MESSAGES,
-    QUEUES,
-    lag_store,
-    message_store,
-    queue_store,
-)
-from .measure import (
-    BenchConditions,
-    Figure,
-    rounded,
-    seconds_of,
-)
+from .generated_stores import GROUPS, LAG, MESSAGES, QUEUES, lag_store, message_store, queue_store
+from .measure import BenchConditions, Figure, rounded, seconds_of
 from .scanning import write_parquet
 
 if TYPE_CHECKING:

@@ -12,11 +12,7 @@ from typing import Final
 
 from ...proto.clock import SystemClock
 from ...proto.properties import KEYS, encode_properties
-from ...proto.record import (
-    FIXED_SIZE_V4,
-    NO_HOST,
-    encode_run,
-)
+from ...proto.record import FIXED_SIZE_V4, NO_HOST, encode_run
 from ...proto.run import check_run
 from ...store.config import StoreConfig
 from ...store.message_store import MessageStore

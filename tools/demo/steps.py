@@ -16,14 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from ...client import (
-    Admin,
-    Message,
-    Producer,
-    PullConsumer,
-    Receipts,
-    ReceivedMessage,
-)
+from ...client import Admin, Message, Producer, PullConsumer, Receipts, ReceivedMessage
 from ..counted import counted
 from ..server_process import ServerProcess
 from .flights import COUNT, PACKAGE, Flight, archive, flights

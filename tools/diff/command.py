@@ -22,13 +22,7 @@ from ..options import (
 )
 from ..output import print_json
 from ..stores.names import KnownNames
-from .differences import (
-    Compared,
-    QueueComparison,
-    QueueDifference,
-    TableDifference,
-    compare_tables,
-)
+from .differences import Compared, QueueComparison, QueueDifference, TableDifference, compare_tables
 from .side import Bounds, Side
 
 _LIMIT = 20

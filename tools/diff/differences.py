@@ -16,13 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto.errors import PocketMQError
-from ...proto.record import (
-    SYS_BORN_V6,
-    SYS_STORE_V6,
-    Record,
-    decode_record,
-    decompress_body,
-)
+from ...proto.record import SYS_BORN_V6, SYS_STORE_V6, Record, decode_record, decompress_body
 from ...proto.record_run import Longs, RunColumns, parse_run
 from ...store.apache.config import JavaConfig
 from ...store.files import MappedFile

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...proto.record import (
-    SYS_ROLLBACK,
-    SYS_TRANSACTION,
-)
+from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION
 from ...proto.record_run import Longs, RunColumns, parse_run
 from ...store.apache.config import JavaConfig
 from ...store.consume_queues import Queue

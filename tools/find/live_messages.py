@@ -9,12 +9,7 @@ import click
 from ...client import Admin, ReceivedMessage
 from ...client.config import ReadFrom
 from ...proto.errors import MessageNotFound, NotAuthorized
-from ..output import (
-    message_document,
-    print_bytes,
-    print_json,
-    print_message,
-)
+from ..output import message_document, print_bytes, print_json, print_message
 from .question import Question
 from .search import TIME_MAX_MS
 from .stored_messages import raw_body

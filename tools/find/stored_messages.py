@@ -22,13 +22,7 @@ from ...proto.properties import (
 )
 from ...proto.record import Record, decompress_body
 from ...store.os_disk import OsDisk
-from ..output import (
-    body_fields,
-    instant,
-    print_bytes,
-    print_json,
-    print_pairs,
-)
+from ..output import body_fields, instant, print_bytes, print_json, print_pairs
 from ..stores.locations import StoreLocation, locate
 from .files import StoredRecord
 from .question import Question

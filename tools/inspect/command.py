@@ -21,12 +21,7 @@ from ...proto.clock import SystemClock
 from ...store.apache.settings import ApacheSettings
 from ...store.os_disk import OsDisk
 from ..lazy_group import LazyGroup
-from ..options import (
-    broker_settings,
-    broker_settings_option,
-    store_argument,
-    stores_taken_out,
-)
+from ..options import broker_settings, broker_settings_option, store_argument, stores_taken_out
 from ..stores import RECOVERIES
 from .output import Inspected
 

@@ -14,15 +14,7 @@ from ...store.log_view import LogWalk
 from ...store.view import StoreView
 from ..counted import counted
 from ..options import NUMBER
-from .output import (
-    Column,
-    Output,
-    Row,
-    format_options,
-    limit_option,
-    offset_or_time,
-    opened,
-)
+from .output import Column, Output, Row, format_options, limit_option, offset_or_time, opened
 
 FILES: Final = (
     Column("file"),

@@ -11,22 +11,8 @@ import click
 
 from ...store.log_view import Gap, LogWalk
 from ..options import COUNT, NUMBER
-from .output import (
-    Column,
-    Output,
-    Row,
-    format_options,
-    limit_option,
-    offset_or_time,
-    opened,
-)
-from .record_rows import (
-    LogFollower,
-    RecordFilter,
-    follow_log,
-    gap_row,
-    record_rows,
-)
+from .output import Column, Output, Row, format_options, limit_option, offset_or_time, opened
+from .record_rows import LogFollower, RecordFilter, follow_log, gap_row, record_rows
 from .stored_tables import Tables, or_unknown
 
 RECORD_COLUMNS: Final = (

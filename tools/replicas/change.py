@@ -11,9 +11,7 @@ from typing import Final
 
 import click
 
-from ...broker.replication.registry import (
-    ReplicaSetState,
-)
+from ...broker.replication.registry import ReplicaSetState
 from ...proto.errors import ConfigError, MetadataConflict
 from ..options import COUNT, json_option
 from ..output import print_json

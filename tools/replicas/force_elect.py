@@ -7,9 +7,7 @@ from pathlib import Path
 
 import click
 
-from ...broker.replication.registry import (
-    EndMark,
-)
+from ...broker.replication.registry import EndMark
 from ...proto.errors import MetadataConflict, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..options import COUNT, json_option, yes_option

@@ -9,12 +9,7 @@ from pathlib import Path
 
 import click
 
-from ...broker.replication.registry import (
-    EndMark,
-    ReplicaSetState,
-    VersionedCell,
-    VersionedEndMark,
-)
+from ...broker.replication.registry import EndMark, ReplicaSetState, VersionedCell, VersionedEndMark
 from ...broker.replication.zookeeper import ZooKeeperRegistry
 from ...proto.errors import ConfigError, MetadataConflict, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb

@@ -21,10 +21,7 @@ from ...proto.time_text import format_instant
 from ...proto.topics import MARK_GROUPS
 from ..counted import counted
 from ..find.files import StoredRecord
-from .copies import (
-    group_of,
-    role_of,
-)
+from .copies import group_of, role_of
 from .evidence import Evidence, Filter, GroupReading, Place, PopMark
 from .timeline import Event, GroupView
 
