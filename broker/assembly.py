@@ -42,6 +42,7 @@ from .metrics.clients import ClientMetrics
 from .metrics.opencensus import CensusMeasurements
 from .metrics.opentelemetry import Measurements
 from .metrics.traffic import TrafficCounts
+from .offset_updates import OffsetUpdates
 from .offsets import Offsets
 from .other_brokers import OtherBrokers
 from .parts import BrokerParts
@@ -217,11 +218,11 @@ def remoting_handlers(
 ) -> dict[int, Handler]:
     """Return the handlers of remoting requests over PARTS, by code. NOW_MS is the machine's time."""
     store, topics, groups, members = parts.store, parts.topics, parts.groups, parts.classic.members
-    check_commit = parts.coordination.lease_guard.check_commit
+    updates = _offset_updates(parts)
     several = (
         RemotingHeartbeats(members, groups, topics),
         RemotingSends(config, topics, groups, parts.sends),
-        RemotingPulls(store, topics, groups, parts.offsets, parts.fetches, members, check_commit),
+        RemotingPulls(store, topics, parts.offsets, updates, parts.fetches, members),
         QueueLocks(config.name, topics, members, now_ms),
         ReturnedMessages(store, parts.retries, parts.appends, members.check_allowed),
         parts.classic.transactions,
@@ -232,6 +233,11 @@ def remoting_handlers(
     return remoting_filters.handlers() | {
         code: handler for part in several for code, handler in part.handlers().items()
     }
+
+
+def _offset_updates(parts: BrokerParts) -> OffsetUpdates:
+    check_commit = parts.coordination.lease_guard.check_commit
+    return OffsetUpdates(parts.groups, parts.offsets, parts.pops, check_commit)
 
 
 def _warn_of_unusual(sentences: Sequence[str]) -> None:
@@ -320,7 +326,6 @@ def _service_v2(
     machine.
     """
     store, topics, groups, pops = parts.store, parts.topics, parts.groups, parts.pops
-    check_commit = parts.coordination.lease_guard.check_commit
     clients = parts.clients
     handlers = (
         clients,
@@ -332,7 +337,7 @@ def _service_v2(
         Receiving(pops, clients.subscriptions, wall.unix_ms, config),
         Acknowledging(pops, topics, groups, store.config.delay_levels_ms),
         LiteSubscriptions(topics, groups, pops.lite, store, clients.sessions),
-        PullConsumers(store, topics, groups, parts.offsets, parts.fetches, pops, check_commit),
+        PullConsumers(store, topics, parts.offsets, _offset_updates(parts), parts.fetches),
         Measurements(parts.client_metrics),
         CensusMeasurements(parts.client_metrics, clients.sessions),
     )

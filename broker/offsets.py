@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import Final, NamedTuple, Protocol, cast
 
 from ..proto.errors import MasterFenced, PocketMQError, StoreError
 from ..proto.lite_topics import lite_queue_name
@@ -32,13 +32,11 @@ from ..store.format.state_tables import (
 from ..store.offsets_file import OffsetsFile
 from ..store.rendered_map import RenderedMap
 from ..store.state_files import StateFile
+from .callbacks import Safe
 from .commit_texts import CommitText, CommitTexts
 from .offset_table import OffsetDelta, OffsetTable
 
 logger = logging.getLogger(__name__)
-
-#: Called with None once the state is safe, or with the error.
-Safe: TypeAlias = Callable[[PocketMQError | None], None]
 
 #: Commits between two increments of the file's version, as in RocketMQ.
 _COMMITS_PER_VERSION: Final = 500

@@ -20,7 +20,7 @@ from ..proto.topics import DEAD_LETTERS_GROUP, check_group, dead_letter_topic
 from ..store.format.state_tables import GroupConfig, TopicConfig
 from ..store.message_store import MessageStore
 from ..store.offsets_file import OFFSETS_FILE
-from .callbacks import ended
+from .callbacks import Safe, ended, in_turn
 from .config import BrokerConfig
 from .consumer_groups import SUBSCRIPTION_CHECK, Groups, check_own_choice, subscription_check
 from .groups.coordination import Coordination
@@ -29,7 +29,7 @@ from .message_streams import FetchStream, ProduceStream
 from .messages.fetch import Fetches
 from .messages.lookup import Lookups, in_steps
 from .messages.send import SendCounts, Sends, TopicSends
-from .offsets import Offsets, Safe
+from .offsets import Offsets
 from .pop.lite_receives import BIND_TOPIC, EXCLUSIVE, MODEL
 from .pop.service import PopService
 from .replication.file_stream import GROUPS_FILE, TOPICS_FILE
@@ -209,29 +209,21 @@ class BrokerService:
         earlier offset.
         """
 
-        def everywhere(error: PocketMQError | None) -> None:
+        def end(error: PocketMQError | None) -> None:
             if error is None:
                 call.reply(pb.CommitOffsetsReply())
             else:
                 call.fail(error)
 
-        def told(error: PocketMQError | None) -> None:
+        def count(done: Safe) -> None:
             # If the table cannot be written, the log reports it.
-            when_replicated(self._state, everywhere, GROUPS_FILE, *_OF_GROUPS)
+            self._coordination.consume_stats.when_durable(lambda error: done(None))
 
-        def safe(error: PocketMQError | None) -> None:
-            if error is None:
-                self._coordination.consume_stats.when_durable(told)
-            else:
-                call.fail(error)
+        def replicate(done: Safe) -> None:
+            when_replicated(self._state, done, GROUPS_FILE, *_OF_GROUPS)
 
-        def saved(error: PocketMQError | None) -> None:
-            if error is None:
-                self._groups.table.when_safe(safe)  # The group may be new.
-            else:
-                call.fail(error)
-
-        self._offsets.when_saved(saved)
+        # The group may be new.
+        in_turn(end, self._offsets.when_saved, self._groups.table.when_safe, count, replicate)
 
     def group_offsets(self, request: pb.GroupOffsetsRequest, call: Call) -> Later:
         """Answer the committed offsets of a group: of the queues in REQUEST, or of all that the user may see."""

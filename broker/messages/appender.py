@@ -20,7 +20,7 @@ from ...proto.run import Run
 from ...store.flush import notify
 from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
-from ..callbacks import ended
+from ..callbacks import Safe, ended
 from ..events import BrokerEvents
 from ..metrics.traffic import TrafficCounts
 from ..replication.mastership import Mastership
@@ -28,8 +28,6 @@ from ..replication.mastership import Mastership
 #: Called after messages were stored in its queue.
 Listener = Callable[[], None]
 Key = tuple[str, int]
-#: Called with None once a condition holds, or with the error if it never will.
-Done = Callable[[PocketMQError | None], None]
 
 
 class Appender:
@@ -56,9 +54,9 @@ class Appender:
         #: Queues with unconfirmed messages, and the log offset after these.
         self._unconfirmed: deque[tuple[int, list[Key]]] = deque()
         #: Waiters, in their order: the log offset that must be confirmed, a number, the callback.
-        self._waits: list[tuple[int, int, Done]] = []
+        self._waits: list[tuple[int, int, Safe]] = []
         #: Waiters whose data must be synced to disk first, by number.
-        self._syncs: dict[int, Done] = {}
+        self._syncs: dict[int, Safe] = {}
         self._numbers = count()
         store.events.caught_up.append(self.notify)
         if mastership is not None:
@@ -129,7 +127,7 @@ class Appender:
         while self._waits and self._waits[0][0] <= offset:
             notify(heappop(self._waits)[2], None)
 
-    def when_confirmed(self, end_offset: int, done: Done) -> None:
+    def when_confirmed(self, end_offset: int, done: Safe) -> None:
         """Call DONE once the log before END_OFFSET is confirmed (at once without replicas), or with the error of the
         fence.
         """
@@ -177,7 +175,7 @@ class Appender:
         flushed = self._store.flushed_offset
         return flushed if self._is_confirmed(flushed) else self._store.confirmed_offset
 
-    def request_sync(self, end_offset: int, waiter: Done) -> None:
+    def request_sync(self, end_offset: int, waiter: Safe) -> None:
         """Call WAITER once the log before END_OFFSET is on disk and confirmed, or with the error."""
         if self.mastership is None:
             self._store.request_sync(end_offset, waiter)
@@ -196,7 +194,7 @@ class Appender:
 
         self._store.request_sync(end_offset, synced)
 
-    def when_safe(self, end_offset: int, done: Done) -> None:
+    def when_safe(self, end_offset: int, done: Safe) -> None:
         """Call DONE once the log before END_OFFSET is as safe as the store's setting promises, or with the error."""
         if self._store.config.flush == "sync":
             self.request_sync(end_offset, done)

@@ -13,16 +13,11 @@ A pull may commit an offset of the group (flag COMMIT). Source: remoting.md §3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from ...proto.errors import (
-    InvalidArgument,
-    OffsetOutOfRange,
-    PocketMQError,
-)
+from ...proto.errors import InvalidArgument, OffsetOutOfRange, PocketMQError
 from ...proto.errors_wire import from_wire
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.remoting.codes import SUCCESS, RequestCode, ResponseCode
@@ -30,8 +25,10 @@ from ...proto.remoting.requests import RemotingRequest
 from ...proto.remoting.server import Handler
 from ...proto.topics import check_group
 from ...store.message_store import MessageStore
-from ..consumer_groups import Groups, check_own_choice
+from ..callbacks import Step
+from ..consumer_groups import check_own_choice
 from ..messages.fetch import Fetches
+from ..offset_updates import OffsetUpdates
 from ..offsets import Offsets
 from ..timing.purgatory import WatchedOperation
 from ..topics import Topics
@@ -45,9 +42,6 @@ _BATCH_DEFAULT: Final = 32
 _RECENT_BYTES: Final = 4 << 30
 _NO_OFFSET: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
-#: Raises LeaseLost or GroupInUse if clients of this protocol must not commit offsets.
-CheckCommit = Callable[[str, Sequence[pb.GroupOffset]], None]
-
 
 class RemotingPulls:
     """Answers pulls, and requests about offsets."""
@@ -56,19 +50,17 @@ class RemotingPulls:
         self,
         store: MessageStore,
         topics: Topics,
-        groups: Groups,
         offsets: Offsets,
+        updates: OffsetUpdates,
         fetches: Fetches,
         members: Members,
-        check_commit: CheckCommit,
     ) -> None:
         self._store = store
         self._topics = topics
-        self._groups = groups
         self._offsets = offsets
+        self._updates = updates
         self._fetches = fetches
         self._members = members
-        self._check_commit = check_commit
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -162,11 +154,14 @@ class RemotingPulls:
         group = check_group(request.text("consumerGroup"))
         topic, queue = self._queue(request)
         self._members.check_allowed(group)
-        self._commit(group, topic, queue, request.long("commitOffset", least=-1))
-        request.answer()
+        wait = self._commit(group, topic, queue, request.long("commitOffset", least=-1))
+        if wait is None:
+            request.answer()
+        else:
+            wait(request.end)
 
-    def _commit(self, group: str, topic: str, queue: int, offset: int) -> None:
-        """Commit OFFSET; raise an error if it is outside the queue, or the queue belongs to another member."""
+    def _commit(self, group: str, topic: str, queue: int, offset: int) -> Step | None:
+        """Commit OFFSET, see `OffsetUpdates.update`; raise InvalidArgument if it is outside the queue."""
         check_own_choice(group)
         _, high = self._store.queue_bounds(topic, queue)
         if not 0 <= offset <= high:
@@ -176,9 +171,7 @@ class RemotingPulls:
                 limit=high,
                 value=offset,
             )
-        self._check_commit(group, [pb.GroupOffset(topic=topic, queue=queue, offset=offset)])
-        self._groups.ensure(group)
-        self._offsets.commit(topic, group, queue, offset)
+        return self._updates.update(group, topic, queue, offset)
 
     def by_time(self, request: RemotingRequest) -> None:
         """Answer the offset of the first message that was stored at a time or later."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...proto.errors import InvalidRecord, MessageNotFound, PocketMQError
+from ...proto.errors import InvalidRecord, MessageNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.record import decode_record
 from ...proto.remoting.codes import RequestCode
@@ -62,11 +62,4 @@ class ReturnedMessages:
         if most >= 0:
             back.retry_max_times = most
         _, end_offset = self._retries.send_back(back)
-
-        def safe(error: PocketMQError | None) -> None:
-            if error is None:
-                request.answer()
-            else:
-                request.fail(error)
-
-        self._appends.when_safe(end_offset, safe)
+        self._appends.when_safe(end_offset, request.end)

@@ -19,7 +19,8 @@ from ...store.format import state_tables
 from ...store.message_store import MessageStore
 from ...store.offsets_file import OFFSETS_FILE, OffsetsFile
 from ...store.state_files import StateFile
-from ..offsets import Offsets, Safe
+from ..callbacks import Safe
+from ..offsets import Offsets
 from .frames import read_state
 from .state_source import StatePart
 from .table_part import EntryKey, TablePart

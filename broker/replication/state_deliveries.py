@@ -16,7 +16,7 @@ from typing import Final
 from ...proto.clock import Readings
 from ...store.format.table_frames import ClockReading
 from ...store.table_files import clock_shift
-from ..offsets import Safe
+from ..callbacks import Safe
 from ..pop.deliveries import DeliveryChange, DeliveryTable, shifted
 
 DELIVERIES_FILE: Final = "tables/deliveries"

@@ -28,7 +28,7 @@ from ...store.format import state_tables
 from ...store.message_store import MessageStore
 from ...store.offsets_file import OFFSETS_FILE
 from ..broker_tables import BrokerTables
-from ..offsets import Safe
+from ..callbacks import Safe
 from .file_stream import DELAYS_FILE, FileTableSink, LevelsSink, OffsetsSink
 from .follower_view import FollowerTables
 from .frames import STATE_SIZE_MAX, check_state

@@ -17,8 +17,8 @@ from ...proto.errors import PocketMQError
 from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
 from ...store.timers.store import TimerStore
+from ..callbacks import Safe
 from ..delay.timed_pages import enter_page
-from ..offsets import Safe
 from .frames import read_state
 from .table_part import EntryKey
 

@@ -12,7 +12,6 @@ Apache RocketMQ 5.5.0 supports none of these (fixture v2/pull-offset); their mea
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Final
@@ -24,25 +23,21 @@ from ...proto.record import log_offset_and_times
 from ...proto.record_run import walk
 from ...proto.rpc import Call, Later, MethodTable, Stream, server_stream
 from ...store.message_store import MessageStore
-from ..consumer_groups import Groups
 from ..messages.fetch import Fetches
+from ..offset_updates import OffsetUpdates
 from ..offsets import Offsets
-from ..pop.service import PopService
 from ..timing.purgatory import WatchedOperation
 from ..topics import Topics
 from .messages import delivered
 from .receiving import DEADLINE_SPARE_MS, NOTHING_NEW, POLLING_MOST_MS
 from .request_checks import checked_group, checked_topic, filter_of, milliseconds
-from .service import Safe, answered_when, client_id, service, unary
+from .service import answered_when, client_id, service, unary
 from .statuses import OK, Refused, status_of, status_of_bug
 
 logger = logging.getLogger(__name__)
 
 BATCH_DEFAULT: Final = 32
 BATCH_MAX: Final = 1_024
-
-#: Raises LeaseLost if a member owns one of the queues for the group.
-CheckCommit = Callable[[str, Sequence[pb.GroupOffset]], None]
 
 
 class PullConsumers:
@@ -52,19 +47,15 @@ class PullConsumers:
         self,
         store: MessageStore,
         topics: Topics,
-        groups: Groups,
         offsets: Offsets,
+        updates: OffsetUpdates,
         fetches: Fetches,
-        pops: PopService,
-        check_commit: CheckCommit,
     ) -> None:
         self._store = store
         self._topics = topics
-        self._groups = groups
         self._offsets = offsets
+        self._updates = updates
         self._fetches = fetches
-        self._pops = pops
-        self._check_commit = check_commit
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
@@ -131,11 +122,7 @@ class PullConsumers:
     def update(
         self, request: v2.UpdateOffsetRequest, call: Call
     ) -> v2.UpdateOffsetResponse | Later:
-        """Set the committed offset of a group; create the group if it does not exist.
-
-        A kill may lose a forward step, whose messages are redelivered. A backward step is answered once it is saved,
-        and so is each step of a group that pops: its messages in flight are forgotten.
-        """
+        """Set the committed offset of a group; create the group if it does not exist."""
         group = checked_group(request.group.name)
         topic, queue = self._queue(request.message_queue)
         low, high = self._store.queue_bounds(topic, queue)
@@ -147,28 +134,8 @@ class PullConsumers:
                 limit=high,
                 value=offset,
             )
-        self._check_commit(group, [pb.GroupOffset(topic=topic, queue=queue, offset=offset)])
-        self._pops.check_kept(group)
-        self._groups.ensure(group)
-        before = self._offsets.committed(topic, group, queue)
-        self._offsets.commit(topic, group, queue, offset)
-        self._pops.moved(group, topic, queue, offset)
-        if self._pops.has_popped(group, topic):
-            return answered_when(self._when_reset, call, _updated)
-        if before is None or offset >= before:
-            return _updated(None)
-        return answered_when(self._offsets.when_saved, call, _updated)
-
-    def _when_reset(self, done: Safe) -> None:
-        """Call DONE once offsets, and the messages in flight that were forgotten, are on disk, or with the error."""
-
-        def saved(error: PocketMQError | None) -> None:
-            if error is None:
-                self._pops.when_durable(done)
-            else:
-                done(error)
-
-        self._offsets.when_saved(saved)
+        wait = self._updates.update(group, topic, queue, offset)
+        return _updated(None) if wait is None else answered_when(wait, call, _updated)
 
     def get(self, request: v2.GetOffsetRequest, call: Call) -> v2.GetOffsetResponse:
         """Answer the committed offset of a group."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
@@ -19,6 +19,7 @@ from ...proto.access.policies import is_loopback
 from ...proto.errors import PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import LATER, Call, Later, MethodEntry, MethodTable
+from ..callbacks import Step
 from .statuses import Refused, status_of, status_of_bug
 
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
@@ -27,8 +28,6 @@ CLIENT_ID: Final = "x-mq-client-id"
 RELAYED: Final = "pocketmq-relayed"
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
-#: Called with None once something is safe, or with the error.
-Safe: TypeAlias = Callable[[PocketMQError | None], None]
 
 
 class ServedMethods(Protocol):
@@ -114,7 +113,7 @@ def unary(
 
 
 def answered_when(
-    begin: Callable[[Safe], None], call: Call, answer: Callable[[PocketMQError | None], Reply]
+    begin: Step, call: Call, answer: Callable[[PocketMQError | None], Reply]
 ) -> Reply | Later:
     """Return ANSWER(result) for the result of BEGIN; LATER if it is not available at once: then CALL gets it."""
     told: list[PocketMQError | None] = []

@@ -94,6 +94,13 @@ class RemotingRequest:
         """Answer with ERROR."""
         self.answer(code=code_of(error), remark=error.message)
 
+    def end(self, error: PocketMQError | None) -> None:
+        """Answer with ERROR, or without one that it is done."""
+        if error is None:
+            self.answer()
+        else:
+            self.fail(error)
+
     def text(self, name: str, default: str | None = None) -> str:
         """Return the field NAME; raise InvalidArgument if it is missing and there is no DEFAULT."""
         found = self.command.fields.get(name, default)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.offsets import Offsets, Safe
+from pocketmq.broker.callbacks import Safe
+from pocketmq.broker.offsets import Offsets
 from pocketmq.proto.errors import DiskFailure, MasterFenced, PocketMQError, StoreError
 from pocketmq.store.disk import Disk
 from pocketmq.store.format.java_json import render_numbers

@@ -8,11 +8,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from pocketmq.proto.errors import (
-    ClientClosed,
-    ConnectFailed,
-    PocketMQError,
-)
+from pocketmq.proto.errors import ClientClosed, ConnectFailed, PocketMQError
 from pocketmq.proto.errors_wire import from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 

@@ -15,9 +15,7 @@ from pocketmq.client.consuming.sharing import GroupAssignment
 from pocketmq.client.queue import Queue
 from pocketmq.client.session import Session
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import (
-    PocketMQError,
-)
+from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
 from .fake_broker import FakeBroker, add_topic

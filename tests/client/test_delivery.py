@@ -15,17 +15,9 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from pocketmq.proto.errors import (
-    InvalidArgument,
-    NotWritable,
-    QueueNotFound,
-    SendFailed,
-)
+from pocketmq.proto.errors import InvalidArgument, NotWritable, QueueNotFound, SendFailed
 
-from .faulty_network import (
-    FAULTS,
-    FaultyNetwork,
-)
+from .faulty_network import FAULTS, FaultyNetwork
 
 ACTIONS = st.lists(
     st.one_of(

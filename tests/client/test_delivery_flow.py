@@ -12,18 +12,10 @@ import pytest
 
 from pocketmq.client import Message, Queue, Receipt
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import (
-    ClientClosed,
-    ConnectFailed,
-    Overloaded,
-    PocketMQError,
-)
+from pocketmq.proto.errors import ClientClosed, ConnectFailed, Overloaded, PocketMQError
 
 from .fake_cluster import FakeCluster
-from .faulty_network import (
-    FaultyNetwork,
-    sail,
-)
+from .faulty_network import FaultyNetwork, sail
 from .producing import producer
 
 

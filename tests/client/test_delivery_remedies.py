@@ -26,10 +26,7 @@ from pocketmq.proto.errors import (
     Unsupported,
 )
 
-from .faulty_network import (
-    FaultyNetwork,
-    sail,
-)
+from .faulty_network import FaultyNetwork, sail
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pocketmq.client import Message, Queue
-from pocketmq.client.producing.queue_selector import (
-    JavaHash,
-    KeyHash,
-    in_order,
-    sharded_queue,
-)
+from pocketmq.client.producing.queue_selector import JavaHash, KeyHash, in_order, sharded_queue
 from pocketmq.proto.java_hash import consistent_bucket, java_hash
 
 

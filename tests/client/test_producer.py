@@ -10,10 +10,7 @@ import pytest
 
 from pocketmq.client import AsyncProducer, Message, Queue
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import (
-    ConfigError,
-    QueueNotFound,
-)
+from pocketmq.proto.errors import ConfigError, QueueNotFound
 
 from .fake_broker import FakeBroker, add_topic, bodies, property_of
 from .fake_cluster import FakeCluster

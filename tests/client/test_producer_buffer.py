@@ -7,11 +7,7 @@ import asyncio
 import pytest
 
 from pocketmq.client import Message
-from pocketmq.proto.errors import (
-    BufferFull,
-    ClientClosed,
-    MessageTooLarge,
-)
+from pocketmq.proto.errors import BufferFull, ClientClosed, MessageTooLarge
 
 from .fake_broker import bodies
 from .fake_cluster import FakeCluster

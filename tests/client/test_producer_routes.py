@@ -8,12 +8,7 @@ import pytest
 
 from pocketmq.client import Message, Queue
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import (
-    NotWritable,
-    QueueNotFound,
-    RouteNotFound,
-    TopicNotFound,
-)
+from pocketmq.proto.errors import NotWritable, QueueNotFound, RouteNotFound, TopicNotFound
 
 from .fake_broker import add_topic
 from .fake_cluster import FakeCluster

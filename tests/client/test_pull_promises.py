@@ -6,11 +6,7 @@ import asyncio
 
 import pytest
 
-from pocketmq.proto.errors import (
-    ConfigError,
-    ConnectionLost,
-    SubscriptionMismatch,
-)
+from pocketmq.proto.errors import ConfigError, ConnectionLost, SubscriptionMismatch
 
 from .pull_world import World, numbers, store
 

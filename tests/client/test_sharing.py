@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client.queue import Queue
-from pocketmq.proto.errors import (
-    ConfigError,
-)
+from pocketmq.proto.errors import ConfigError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
 from .fake_broker import add_topic

@@ -9,11 +9,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client import AsyncPullConsumer, OffsetAndMetadata, PullConsumer
-from pocketmq.proto.errors import (
-    ConnectionLost,
-    InvalidArgument,
-    PocketMQError,
-)
+from pocketmq.proto.errors import ConnectionLost, InvalidArgument, PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
 from .fake_connections import FakeConnections

@@ -9,11 +9,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client import Queue, Sql
-from pocketmq.proto.errors import (
-    InvalidArgument,
-    InvalidFilter,
-    QueueNotFound,
-)
+from pocketmq.proto.errors import InvalidArgument, InvalidFilter, QueueNotFound
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
 from .fake_broker import add_topic

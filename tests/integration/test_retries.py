@@ -12,12 +12,7 @@ import pytest
 from pocketmq.broker.broker import Broker
 from pocketmq.client import Admin, Message, Producer, PullConsumer, ReceivedMessage
 from pocketmq.proto.clock import SystemClock, VirtualClock
-from pocketmq.proto.errors import (
-    GroupNotFound,
-    InvalidArgument,
-    MessageNotFound,
-    PocketMQError,
-)
+from pocketmq.proto.errors import GroupNotFound, InvalidArgument, MessageNotFound, PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import Record, decode_record
 

@@ -33,11 +33,7 @@ from pocketmq.broker.replication.node import ReplicaNode
 from pocketmq.broker.replication.registry import LiveNode, Registry, ReplicaSetState, VersionedCell
 from pocketmq.broker.replication.replica_state import ReplicaRole
 from pocketmq.broker.replication.running import ReplicaParts
-from pocketmq.proto.errors import (
-    DiskFailure,
-    PocketMQError,
-    RegistryUnavailable,
-)
+from pocketmq.proto.errors import DiskFailure, PocketMQError, RegistryUnavailable
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.disk import Buffer, Disk, Mapping
 from pocketmq.store.flush import Flusher, FlushJob

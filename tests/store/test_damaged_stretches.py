@@ -10,11 +10,7 @@ from pocketmq.proto.record import Record, decode_record
 from pocketmq.store.message_store import MessageStore
 
 from ..runs import bodies_of, make_run, open_store, records_of
-from .test_recovery import (
-    forget_verified,
-    overwrite,
-    require_second_recovery_changes_nothing,
-)
+from .test_recovery import forget_verified, overwrite, require_second_recovery_changes_nothing
 
 HEAD_SIZE = 88
 

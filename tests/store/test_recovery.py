@@ -10,13 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from pocketmq.proto.record import (
-    QUEUE_ID_AT,
-    QUEUE_OFFSET_AT,
-    SYS_ROLLBACK,
-    Record,
-    decode_record,
-)
+from pocketmq.proto.record import QUEUE_ID_AT, QUEUE_OFFSET_AT, SYS_ROLLBACK, Record, decode_record
 from pocketmq.store.format.state_tables import TopicConfig, TopicTable, render_topics
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.recovery.report import FindingKind

@@ -29,13 +29,7 @@ from pocketmq.store.format.table_frames import (
 )
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.table_files import TableFiles, journal_path, read_entries, read_tables
-from pocketmq.store.table_journal import (
-    LAZY_MS,
-    RETRY_MS,
-    JournalParts,
-    JournalSizes,
-    TableJournal,
-)
+from pocketmq.store.table_journal import LAZY_MS, RETRY_MS, JournalParts, JournalSizes, TableJournal
 from pocketmq.store.table_loss import note_loss
 from pocketmq.store.tables import (
     AnyChange,

@@ -14,11 +14,7 @@ import pytest
 from pocketmq.broker.delay.levels import CHUNK_MESSAGES
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.topics import SCHEDULE_TOPIC
-from pocketmq.store.format.state_tables import (
-    DataVersion,
-    DelayOffsets,
-    render_delay_offsets,
-)
+from pocketmq.store.format.state_tables import DataVersion, DelayOffsets, render_delay_offsets
 
 from ...fakes import Crash, RecordingDisk
 from ...runs import bodies_of

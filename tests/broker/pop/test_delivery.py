@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.proto.errors import (
-    NotReadable,
-    Overloaded,
-    TopicNotFound,
-    Unsupported,
-)
+from pocketmq.proto.errors import NotReadable, Overloaded, TopicNotFound, Unsupported
 from pocketmq.store.format.state_tables import TopicConfig
 
 from .popping import GROUP, TOPIC, Popping, bodies, seen

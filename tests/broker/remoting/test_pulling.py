@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from pocketmq.broker.broker import Broker
+from pocketmq.broker.parts import BrokerParts
+from pocketmq.broker.pop.receives import PoppedMessage, ReceiveRequest, ReceiveResult
 from pocketmq.proto.remoting.codes import RequestCode, ResponseCode
 from pocketmq.proto.remoting.fastjson import dumps
 from pocketmq.proto.topics import retry_topic
+from pocketmq.store.format.state_tables import parse_consumer_offsets
 
 from .classic import SUBSCRIPTION, SUSPEND, Classic, consumer, pulled, records, serving
 
@@ -135,6 +139,56 @@ async def test_offsets_are_committed_by_requests_and_by_pulls(tmp_path: Path) ->
         assert (wrong.code, wrong.fields["nextBeginOffset"]) == (0, "4")
         late = await client.ask(UPDATE, {"topic": "orders", "queueId": 0, "commitOffset": 5} | own)
         assert (late.code, "ends at 4" in late.remark) == (1, True)
+
+
+def parts_of(broker: Broker) -> BrokerParts:
+    assert broker._running is not None
+    return broker._running.parts
+
+
+def saved_offset(broker: Broker) -> int:
+    """Return the offset of group g in the first queue of orders that is in the file."""
+    file = Path(parts_of(broker).store.config.path, "config", "consumerOffset.json")
+    return parse_consumer_offsets(file.read_text()).offsets["orders@g"][0]
+
+
+async def test_a_step_back_is_answered_once_it_is_saved(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker, await Classic.connect(broker) as client:
+        for _ in range(4):
+            await client.send("orders", b"x")
+        await client.beat(consumer("g", "orders"))
+        own = {"consumerGroup": "g", "topic": "orders", "queueId": 0}
+        for offset in (4, 3, 1):
+            answer = await client.ask(UPDATE, {"commitOffset": offset} | own)
+            assert answer.code == 0
+            if offset < 4:
+                assert saved_offset(broker) == offset
+
+
+async def test_what_a_group_popped_before_is_finished_by_its_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pocketmq.broker.pop.service.POPS_MS", 0)  # Its gRPC clients are gone.
+    async with serving(tmp_path) as broker, await Classic.connect(broker) as client:
+        for _ in range(6):
+            await client.send("orders", b"x")
+        assert [one.offset for one in popped(broker, 2)] == [0, 1]
+        own = {"consumerGroup": "g", "topic": "orders", "queueId": 0}
+        for offset, following in ((4, [4, 5]), (1, [1, 2])):
+            answer = await client.ask(UPDATE, {"commitOffset": offset} | own)
+            assert answer.code == 0
+            assert saved_offset(broker) == offset
+            assert [one.offset for one in popped(broker, 2)] == following
+
+
+def popped(broker: Broker, batch: int) -> list[PoppedMessage]:
+    """Receive up to BATCH messages of orders for group g, as an official client of gRPC does."""
+    answers: list[ReceiveResult] = []
+    request = ReceiveRequest(
+        group="g", topic="orders", client_id="c", batch=batch, invisible_ms=60_000
+    )
+    parts_of(broker).pops.receive(request, answers.append)
+    return [one for answer in answers for one in answer.deliveries]
 
 
 async def test_a_group_without_offset_is_told_so(tmp_path: Path) -> None:

@@ -25,12 +25,7 @@ from pocketmq.broker.replication.registry_format import (
     render_live,
     render_mark,
 )
-from pocketmq.proto.errors import (
-    ConfigError,
-    MetadataConflict,
-    RegistryUnavailable,
-    SessionExpired,
-)
+from pocketmq.proto.errors import ConfigError, MetadataConflict, RegistryUnavailable, SessionExpired
 
 _T = TypeVar("_T")
 NODE = "/pocketmq/test/sets/orders/state"

@@ -9,6 +9,7 @@ from typing import Any
 
 from pocketmq.broker.events import BrokerEvents
 from pocketmq.broker.messages.fetch import Fetches
+from pocketmq.broker.offset_updates import OffsetUpdates
 from pocketmq.broker.pop.deliveries import KeptDeliveries
 from pocketmq.broker.service_v2.acknowledging import Acknowledging
 from pocketmq.broker.service_v2.lite_subscriptions import LiteSubscriptions
@@ -71,19 +72,12 @@ class Consuming(Popping):
             self.filters,
             self.groups,
         )
+        updates = OffsetUpdates(self.groups, self.offsets, self.pops, self.check_commit)
         faces: list[ServedMethods] = [
             Receiving(self.pops, self.subscriptions, self.clock.now_ms, self.config),
             Acknowledging(self.pops, self.topics, self.groups, RETRY_DELAYS_MS),
             LiteSubscriptions(self.topics, self.groups, self.pops.lite, self.store, self.sessions),
-            PullConsumers(
-                self.store,
-                self.topics,
-                self.groups,
-                self.offsets,
-                fetches,
-                self.pops,
-                self.check_commit,
-            ),
+            PullConsumers(self.store, self.topics, self.offsets, updates, fetches),
         ]
         return ServiceV2(faces).methods()[f"/{SERVICE}/{name}"].handler
 

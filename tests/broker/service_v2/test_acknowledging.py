@@ -10,14 +10,7 @@ from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from tests.fake_calls import FakeStream
 
 from ..pop.popping import GROUP, TOPIC
-from .consuming import (
-    RETRY_DELAYS_MS,
-    Consuming,
-    handles_of,
-    messages_of,
-    resource,
-    seconds,
-)
+from .consuming import RETRY_DELAYS_MS, Consuming, handles_of, messages_of, resource, seconds
 
 OK = v2.Status(code=v2.OK, message="OK")
 HALF_A_MINUTE = 30_100

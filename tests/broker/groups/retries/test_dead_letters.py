@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.groups.dead_letters import (
-    LETTERS_MAX,
-    PAGE_BYTES,
-    RANGES_SIZE_MAX,
-    Resent,
-)
+from pocketmq.broker.groups.dead_letters import LETTERS_MAX, PAGE_BYTES, RANGES_SIZE_MAX, Resent
 from pocketmq.broker.offsets import Offsets
 from pocketmq.proto.errors import (
     DiskFailure,

@@ -8,9 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pocketmq.proto.errors import (
-    StoreFull,
-)
+from pocketmq.proto.errors import StoreFull
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
 from ....fake_calls import FakeCall
