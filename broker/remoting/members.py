@@ -19,7 +19,7 @@ from typing import Final
 
 from ...proto.errors import InvalidArgument, Overloaded
 from ...proto.remoting.codes import RequestCode
-from ...proto.remoting.command import RemotingCommand
+from ...proto.remoting.command import ONE_WAY, RemotingCommand
 from ...proto.remoting.connection import RemotingConnection
 from ..timing.timers import Timers
 
@@ -31,7 +31,6 @@ _SCAN_MS: Final = 10_000
 #: Groups of one client, and subscriptions of one of its groups.
 GROUPS_MAX: Final = 256
 SUBSCRIPTIONS_MAX: Final = 1_024
-_ONE_WAY: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +249,7 @@ class Members:
         """Notify the members of GROUP that its members, or their subscriptions, have changed."""
         command = RemotingCommand(
             code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-            flag=_ONE_WAY,
+            flag=ONE_WAY,
             fields={"consumerGroup": group},
         )
         for member in self.of_group(group):

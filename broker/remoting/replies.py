@@ -10,28 +10,16 @@ from typing import Final
 
 from ...proto.properties import decode_properties
 from ...proto.remoting.codes import RequestCode, ResponseCode
-from ...proto.remoting.command import RemotingCommand
+from ...proto.remoting.command import ONE_WAY, RemotingCommand
 from ...proto.remoting.requests import RemotingRequest
 from ...proto.remoting.server import Handler
 from .members import Members
+from .sending import V2_NAMES
 
-_ONE_WAY: Final = 2
 _REPLY_TO: Final = "REPLY_TO_CLIENT"
 _ARRIVED: Final = "ARRIVE_TIME"
-#: Fields that are passed on: the name in PUSH_REPLY_MESSAGE_TO_CLIENT, and the short name in SEND_REPLY_MESSAGE_V2.
-_FIELDS: Final = {
-    "producerGroup": "a",
-    "topic": "b",
-    "defaultTopic": "c",
-    "defaultTopicQueueNums": "d",
-    "queueId": "e",
-    "sysFlag": "f",
-    "bornTimestamp": "g",
-    "flag": "h",
-    "properties": "i",
-    "reconsumeTimes": "j",
-    "unitMode": "k",
-}
+#: Fields that are not passed on: PUSH_REPLY_MESSAGE_TO_CLIENT does not have them.
+_NOT_PASSED: Final = ("maxReconsumeTimes", "batch")
 
 
 class ReplyMessages:
@@ -52,9 +40,9 @@ class ReplyMessages:
         fields = request.command.fields
         is_short = request.command.code == RequestCode.SEND_REPLY_MESSAGE_V2
         passed = {}
-        for name, short in _FIELDS.items():
+        for name, short in V2_NAMES.items():
             value = fields.get(short if is_short else name)
-            if value is not None:
+            if value is not None and name not in _NOT_PASSED:
                 passed[name] = value
         properties = decode_properties(passed.get("properties", "").encode("utf-8", "replace"))
         client_id = properties.get(_REPLY_TO, "")
@@ -74,7 +62,7 @@ class ReplyMessages:
         member.connection.send(
             RemotingCommand(
                 code=RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
-                flag=_ONE_WAY,
+                flag=ONE_WAY,
                 fields=passed,
                 body=request.command.body,
             )

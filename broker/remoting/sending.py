@@ -41,22 +41,23 @@ from ..messages.message_types import check_type
 from ..messages.send import Sends
 from ..topics import TYPE_ATTRIBUTE, Topics
 
-#: The names of SEND_MESSAGE by those of SEND_MESSAGE_V2.
-_LONG_NAMES: Final = {
-    "a": "producerGroup",
-    "b": "topic",
-    "c": "defaultTopic",
-    "d": "defaultTopicQueueNums",
-    "e": "queueId",
-    "f": "sysFlag",
-    "g": "bornTimestamp",
-    "h": "flag",
-    "i": "properties",
-    "j": "reconsumeTimes",
-    "k": "unitMode",
-    "l": "maxReconsumeTimes",
-    "m": "batch",
+#: The names of the fields in SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, by those in SEND_MESSAGE.
+V2_NAMES: Final = {
+    "producerGroup": "a",
+    "topic": "b",
+    "defaultTopic": "c",
+    "defaultTopicQueueNums": "d",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsumeTimes": "j",
+    "unitMode": "k",
+    "maxReconsumeTimes": "l",
+    "batch": "m",
 }
+_V1_NAMES: Final = {name: name for name in V2_NAMES}
 #: A message in a batch: its size, magic number, CRC, flag and the size of its body.
 _IN_BATCH: Final = struct.Struct(">iiiii")
 _SHORT: Final = struct.Struct(">h")
@@ -89,11 +90,11 @@ class RemotingSends:
 
     def send(self, request: RemotingRequest) -> None:
         """Store a message; the fields have long names."""
-        self._send(request, {name: name for name in _LONG_NAMES.values()})
+        self._send(request, _V1_NAMES)
 
     def send_v2(self, request: RemotingRequest) -> None:
         """Store a message or a batch; the fields have short names."""
-        self._send(request, {long: short for short, long in _LONG_NAMES.items()})
+        self._send(request, V2_NAMES)
 
     def _send(self, request: RemotingRequest, names: Mapping[str, str]) -> None:
         topic = request.text(names["topic"])

@@ -14,7 +14,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.properties import REAL_TOPIC
 from ...proto.record import decode_record, encode_record
 from ...proto.remoting.codes import RequestCode
-from ...proto.remoting.command import RemotingCommand
+from ...proto.remoting.command import ONE_WAY, RemotingCommand
 from ...proto.remoting.requests import RemotingRequest
 from ...proto.remoting.server import Handler
 from ...proto.topics import check_group
@@ -24,7 +24,6 @@ from ..transactions.transactions import Transactions
 from .calls import RemotingCall
 from .members import ClassicClient
 
-_ONE_WAY: Final = 2
 _RESOLUTIONS: Final[dict[int, pb.Resolution]] = {
     0: pb.RESOLUTION_UNSPECIFIED,
     8: pb.COMMIT,
@@ -129,7 +128,7 @@ class _Producer(Answering):
         self._member.connection.send(
             RemotingCommand(
                 code=RequestCode.CHECK_TRANSACTION_STATE,
-                flag=_ONE_WAY,
+                flag=ONE_WAY,
                 fields={
                     "commitLogOffset": str(check.half_log_offset),
                     "msgId": check.transaction_id,

@@ -34,7 +34,8 @@ _FIELDS_MAX: Final = 1_000
 VERSION: Final = 513
 
 _ANSWER: Final = 1
-_ONE_WAY: Final = 2
+#: The flag of a request that wants no answer.
+ONE_WAY: Final = 2
 _LENGTH: Final = struct.Struct(">i")
 _HEAD: Final = struct.Struct(">hBhii")
 _NAME: Final = struct.Struct(">h")
@@ -71,7 +72,7 @@ class RemotingCommand:
     @property
     def wants_answer(self) -> bool:
         """Is it a request that requires an answer?"""
-        return not self.flag & (_ANSWER | _ONE_WAY)
+        return not self.flag & (_ANSWER | ONE_WAY)
 
     def answer(
         self,

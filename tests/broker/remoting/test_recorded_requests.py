@@ -14,13 +14,12 @@ import pytest
 
 from pocketmq.proto.message_id import decode_offset_message_id
 from pocketmq.proto.remoting.codes import RequestCode
-from pocketmq.proto.remoting.command import REQUEST_MAX, RemotingCommand, encode
+from pocketmq.proto.remoting.command import ONE_WAY, REQUEST_MAX, RemotingCommand, encode
 from pocketmq.proto.remoting.fastjson import loads
 
 from ...proto.remoting.recorded_frames import RecordedFrame, frames
 from .classic import Classic, serving
 
-ONE_WAY = 2
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 #: Codes of pulls depend on how fast messages come, and on what the recorded broker had stored before.
 PULLED = {0, 19, 20, 21}
