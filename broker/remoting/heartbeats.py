@@ -16,7 +16,7 @@ from ...proto.remoting.server import Handler
 from ...proto.topics import check_group, check_topic, retry_topic
 from ..consumer_groups import Groups, check_own_choice
 from ..topics import Topics
-from .members import Consumption, Members, Subscription
+from .members import Members, Subscription, Subscriptions
 
 _CLIENT_ID_MAX: Final = 512
 _SHOWN: Final = 64
@@ -52,9 +52,9 @@ class RemotingHeartbeats:
         ]
         consumes = {}
         for one in _objects(said, "consumerDataSet"):
-            consumption = _consumption(one)
-            check_own_choice(consumption.group)
-            consumes[consumption.group] = consumption
+            group = _text(one, "groupName")
+            check_own_choice(group)
+            consumes[group] = _subscriptions(one)
         for group in consumes:
             self._members.check_allowed(group)
         self._members.beat(
@@ -96,8 +96,8 @@ def _support(*, changed: bool) -> dict[str, str]:
     }
 
 
-def _consumption(said: Mapping[str, Any]) -> Consumption:
-    """Return the consumption that an entry of consumerDataSet reports."""
+def _subscriptions(said: Mapping[str, Any]) -> Subscriptions:
+    """Return the subscriptions in an entry of consumerDataSet."""
     subscriptions = {}
     for one in _objects(said, "subscriptionDataSet"):
         topic = check_topic(_text(one, "topic"))
@@ -105,13 +105,7 @@ def _consumption(said: Mapping[str, Any]) -> Consumption:
         subscriptions[topic] = Subscription(
             topic, _text(one, "subString", "*", most=1 << 16), kind, _number(one, "subVersion")
         )
-    return Consumption(
-        _text(said, "groupName"),
-        subscriptions,
-        consume_type=_text(said, "consumeType", ""),
-        model=_text(said, "messageModel", ""),
-        from_where=_text(said, "consumeFromWhere", ""),
-    )
+    return subscriptions
 
 
 def _objects(said: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from ...proto.errors import InvalidArgument, Overloaded
 from ...proto.remoting.codes import RequestCode
@@ -43,15 +43,8 @@ class Subscription:
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Consumption:
-    """How a client consumes as a member of GROUP."""
-
-    group: str
-    subscriptions: Mapping[str, Subscription]
-    consume_type: str = ""
-    model: str = ""
-    from_where: str = ""
+#: What a client consumes as a member of one group: subscriptions by topic.
+Subscriptions: TypeAlias = Mapping[str, Subscription]
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +57,7 @@ class ClassicClient:
     version: int
     heard_ms: int
     produces: frozenset[str] = frozenset()
-    consumes: dict[str, Consumption] = field(default_factory=dict)
+    consumes: dict[str, Subscriptions] = field(default_factory=dict)
     #: The fingerprint of its last complete heartbeat.
     fingerprint: int = 0
 
@@ -130,7 +123,7 @@ class Members:
     def subscription(self, group: str, topic: str) -> Subscription | None:
         """Return the newest subscription of GROUP to TOPIC; None if no member has one."""
         members = self._by_group.get(group, {}).values()
-        found = [one.consumes[group].subscriptions.get(topic) for one in members]
+        found = [one.consumes[group].get(topic) for one in members]
         return max((one for one in found if one is not None), key=_version, default=None)
 
     def beat(
@@ -139,7 +132,7 @@ class Members:
         command: RemotingCommand,
         client_id: str,
         produces: Iterable[str],
-        consumes: Mapping[str, Consumption],
+        consumes: Mapping[str, Subscriptions],
         fingerprint: int,
     ) -> None:
         """Apply a complete heartbeat of CLIENT_ID. Raises GroupInUse, Overloaded or InvalidArgument; then nothing
@@ -160,8 +153,8 @@ class Members:
             self._by_group.setdefault(group, {})[client_id] = member
         if not same:
             self._changed(member)
-        for group, consumption in consumes.items():
-            if before.get(group) != consumption:
+        for group, subscriptions in consumes.items():
+            if before.get(group) != subscriptions:
                 self.notify(group)
 
     def beat_again(self, connection: RemotingConnection, client_id: str, fingerprint: int) -> bool:
@@ -268,7 +261,7 @@ def _version(subscription: Subscription) -> int:
     return subscription.version
 
 
-def _check_counts(produces: frozenset[str], consumes: Mapping[str, Consumption]) -> None:
+def _check_counts(produces: frozenset[str], consumes: Mapping[str, Subscriptions]) -> None:
     count = len(produces) + len(consumes)
     if count > GROUPS_MAX:
         raise InvalidArgument(
@@ -277,12 +270,12 @@ def _check_counts(produces: frozenset[str], consumes: Mapping[str, Consumption])
             limit=GROUPS_MAX,
             value=count,
         )
-    for group, consumption in consumes.items():
-        if len(consumption.subscriptions) > SUBSCRIPTIONS_MAX:
+    for group, subscriptions in consumes.items():
+        if len(subscriptions) > SUBSCRIPTIONS_MAX:
             raise InvalidArgument(
-                f"group {group!r} subscribes to {len(consumption.subscriptions)} topics, the limit is"
+                f"group {group!r} subscribes to {len(subscriptions)} topics, the limit is"
                 f" {SUBSCRIPTIONS_MAX}: use several groups",
                 field="subscriptionDataSet",
                 limit=SUBSCRIPTIONS_MAX,
-                value=len(consumption.subscriptions),
+                value=len(subscriptions),
             )
