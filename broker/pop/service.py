@@ -178,7 +178,7 @@ class PopService:
         self._popped_ms[asked.group] = self._leases.wall_ms()
         for callback in self._began:
             done = callback(asked, done)
-        if self.parent_topic(asked.group):
+        if self.lite_parent(asked.group):
             return self.lite.receive(asked, self._groups.get(asked.group), done)
         receive = Receive(self, self._waits, asked, done)
         if receive.try_complete():
@@ -274,7 +274,7 @@ class PopService:
 
     # --- lite topics
 
-    def parent_topic(self, group: str) -> str:
+    def lite_parent(self, group: str) -> str:
         """Return the topic whose lite topics a group consumes; "" for an ordinary group."""
         found = self._groups.find(group)
         return "" if found is None else found.attributes.get(BIND_TOPIC, "")

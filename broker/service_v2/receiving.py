@@ -103,7 +103,7 @@ class Receiving:
 
     def _check_parent(self, asked: ReceiveRequest) -> None:
         """Raise Refused if the group of ASKED is for lite consumers of another topic."""
-        parent = self._pops.parent_topic(asked.group)
+        parent = self._pops.lite_parent(asked.group)
         if parent and parent != asked.topic:
             raise Refused(
                 v2.ILLEGAL_TOPIC,
