@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
@@ -145,15 +146,12 @@ class LiteQueue:
 
     def first_from(self, log_offset: int) -> int:
         """Return the number of the first message at LOG_OFFSET or after it; `end` if there is none."""
-        low, high = self.first, self.end
-        while low < high:
-            middle = (low + high) // 2
-            found = self.entries(middle, 1)[0]
-            if len(found) and int(found[0]) >= max(0, log_offset):
-                high = middle
-            else:
-                low = middle + 1
-        return low
+
+        def is_later(number: int) -> bool:
+            found = self.log_offset(number)
+            return found is not None and found >= log_offset
+
+        return self.first + bisect_left(range(self.first, self.end), True, key=is_later)
 
     def put(self, number: int, entry: LiteEntry) -> bool:
         """Add a message, read from the log or new; return whether it was unknown.
@@ -353,16 +351,10 @@ class LiteQueues:
 
     def _blanks(self, queue: LiteQueue) -> int:
         """Return how many entries at the beginning of QUEUE are pre-blank."""
-        low, high = queue.first, queue.end
-        if low < high and queue.log_offset(low) is not None:
-            return 0
-        while low < high:
-            middle = (low + high) // 2
-            if queue.log_offset(middle) is None:
-                low = middle + 1
-            else:
-                high = middle
-        return low - queue.first
+        numbers = range(queue.first, queue.end)
+        if numbers and queue.log_offset(numbers[0]) is not None:
+            return 0  # Most queues have none.
+        return bisect_left(numbers, True, key=lambda at: queue.log_offset(at) is not None)
 
     def _note_unusable(self, queue: LiteQueue) -> None:
         queue.begin_at(0)
@@ -374,14 +366,11 @@ class LiteQueues:
         sizes = ENTRY.columns(self.read(topic, first, _FIRST_READ))["size"]
         if not (sizes > 0).all():
             return int((sizes <= 0).argmax())
-        low, high = len(sizes), count
-        while low < high:
-            middle = (low + high) // 2
-            if int(ENTRY.columns(self.read(topic, first + middle, 1))["size"][0]) > 0:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+
+        def is_unused(at: int) -> bool:
+            return int(ENTRY.columns(self.read(topic, first + at, 1))["size"][0]) <= 0
+
+        return bisect_left(range(count), True, len(sizes), key=is_unused)
 
     # --- what happens to the store
 
