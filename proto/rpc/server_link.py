@@ -5,12 +5,8 @@
     'G', 'H', 'PO'   plain HTTP requests: answered by the server's page
     else       another protocol, if the server speaks one (other_protocol.py); otherwise closed
 
-All responses to one read are sent in one write. A peer that does not read its responses is not read from either. A
-silent peer is probed (PING) and closed if it does not answer. No peer is closed without a probe, because the silence
-may be this side's own delay.
-
-TLS is an SSL object without a socket; `TlsTransport` passes bytes to and from the transport, through TLS once it has
-started.
+All responses to one read are sent in one write. A peer that does not read its responses is not read from either.
+Bytes pass through `TlsTransport` (tls_transport.py), and silent peers are closed (keepalive.py).
 """
 
 from __future__ import annotations
@@ -32,65 +28,20 @@ from .deadlines import Deadline, Deadlines
 from .frames import ErrorCode, goaway, settings
 from .http1_requests import HttpRefused, RequestReader, head_of
 from .incoming import PingAnswered
+from .keepalive import Keepalive
 from .limits import ConnectionLimits, Limits
 from .listening import address_of
 from .other_protocol import SILENT_MS, OtherConversation, OtherProtocol
 from .pages import BUSY, HttpResponse, PageCalls, PageRequest
 from .served import Served
+from .tls_transport import TlsTransport
 
 logger = logging.getLogger(__name__)
-_READ_BYTES: Final = 64 * 1024
 
 
 def loop_ms() -> int:
     """Return the running loop's time, the clock of servers and their connections."""
     return int(asyncio.get_running_loop().time() * 1000)
-
-
-class Keepalive:
-    """Watches one connection: call `note_data` when data arrives, `stop` at its end. PING probes, GIVE_UP ends it."""
-
-    def __init__(
-        self,
-        limits: Limits,
-        deadlines: Deadlines,
-        now_ms: Callable[[], int],
-        ping: Callable[[], None],
-        give_up: Callable[[], None],
-    ) -> None:
-        self._limits = limits
-        self._deadlines = deadlines
-        self._now_ms = now_ms
-        self._ping = ping
-        self._give_up = give_up
-        self._heard_ms = now_ms()
-        #: Was the peer probed since the last data?
-        self._asked = False
-        self._next = self._look_in(limits.keepalive_ms)
-
-    def note_data(self, now_ms: int) -> None:
-        """Note that data arrived at NOW_MS."""
-        self._heard_ms = now_ms
-        self._asked = False
-
-    def stop(self) -> None:
-        """Stop watching."""
-        self._next.cancel()
-
-    def _look_in(self, wait_ms: int) -> Deadline:
-        return self._deadlines.add(self._now_ms() + max(wait_ms, 1), self._look)
-
-    def _look(self) -> None:
-        limits = self._limits
-        silent_ms = self._now_ms() - self._heard_ms
-        if self._asked:
-            self._give_up()
-        elif silent_ms >= limits.keepalive_ms:
-            self._asked = True
-            self._ping()
-            self._next = self._look_in(limits.keepalive_timeout_ms)
-        else:
-            self._next = self._look_in(limits.keepalive_ms - silent_ms)
 
 
 class LinkOwner(Protocol):
@@ -689,115 +640,3 @@ class ServerLink(asyncio.BufferedProtocol):
 
 def _no_probe() -> None:
     """Do nothing: the other protocol has no probes, and its peers send something in time."""
-
-
-class TlsSession:
-    """The server's side of TLS on one connection. Errors of the peer are `ssl.SSLError`: close the connection then."""
-
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
-        self._session = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._is_open = False
-        #: Has the peer ended TLS, and was it answered? It waits for the end of the connection.
-        self.is_over = False
-
-    def receive(self, data: bytes) -> bytes:
-        """Process DATA from the peer and return the plaintext that it completes; then call `take`."""
-        self._incoming.write(data)
-        try:
-            if not self._is_open:
-                self._session.do_handshake()
-                self._is_open = True
-            return self._read_all()
-        except ssl.SSLWantReadError:
-            return b""  # The handshake is incomplete.
-
-    def _read_all(self) -> bytes:
-        pieces: list[bytes] = []
-        with contextlib.suppress(ssl.SSLWantReadError):  # The rest has not arrived.
-            while piece := self._session.read(_READ_BYTES):
-                pieces.append(piece)
-            self.is_over = True
-            with contextlib.suppress(ssl.SSLError):
-                self._session.unwrap()
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def certificate_names(self) -> Sequence[str]:
-        """Return the names in the peer's verified certificate: the common name, then alternative names."""
-        shown: Any = self._session.getpeercert() or {}
-        common = [
-            value
-            for part in shown.get("subject", ())
-            for name, value in part
-            if name == "commonName"
-        ]
-        return (*common, *(value for _, value in shown.get("subjectAltName", ())))
-
-    def send(self, data: bytes) -> None:
-        """Encrypt DATA; then call `take`."""
-        self._session.write(data)
-
-    def take(self) -> bytes:
-        """Return the bytes to write to the peer now."""
-        return self._outgoing.read()
-
-
-class TlsTransport:
-    """Reads and writes the bytes of a connection over TRANSPORT."""
-
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
-        self._tls: TlsSession | None = None
-        self.bytes_read = 0
-        self.bytes_written = 0
-
-    @property
-    def is_secure(self) -> bool:
-        """Return whether TLS has started."""
-        return self._tls is not None
-
-    @property
-    def certificate_names(self) -> Sequence[str]:
-        """The names in the peer's certificate, if one was requested."""
-        return () if self._tls is None else self._tls.certificate_names()
-
-    @property
-    def is_over(self) -> bool:
-        """Has the peer ended TLS?"""
-        return self._tls is not None and self._tls.is_over
-
-    @property
-    def unsent(self) -> int:
-        """Bytes that were written but are still on this host."""
-        size: int = self._transport.get_write_buffer_size()
-        return size
-
-    def secure(self, context: ssl.SSLContext) -> None:
-        """Start TLS: the handshake follows."""
-        self._tls = TlsSession(context)
-
-    def plain(self, data: bytes) -> bytes:
-        """Return the plaintext of the received DATA. Raises SSLError if TLS fails; the peer gets an alert."""
-        if self._tls is None:
-            return data
-        try:
-            return self._tls.receive(data)
-        finally:
-            self._write_encrypted()  # The handshake continues, or an alert gives the reason.
-
-    def write(self, data: bytes) -> None:
-        """Write DATA."""
-        if self._tls is None:
-            self.bytes_written += len(data)
-            self._transport.write(data)
-        else:
-            self._tls.send(data)
-            self._write_encrypted()
-
-    def _write_encrypted(self) -> None:
-        assert self._tls is not None
-        data = self._tls.take()
-        if data:
-            self.bytes_written += len(data)
-            self._transport.write(data)

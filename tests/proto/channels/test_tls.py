@@ -16,7 +16,7 @@ from pocketmq.proto.rpc.channels import CallFailed, HandshakeFailed
 from pocketmq.proto.rpc.client_link import ClientLink
 from pocketmq.proto.rpc.frames import ACK, PING, PREFACE, frame, settings
 from pocketmq.proto.rpc.limits import ChannelLimits
-from pocketmq.proto.rpc.server_link import TlsSession
+from pocketmq.proto.rpc.tls_transport import TlsSession
 
 from ...authority import Authority
 from ..carriers.echo import RUN, EchoService

@@ -9,8 +9,8 @@ import pytest
 
 from pocketmq.proto.rpc import Limits, server_link as shell
 from pocketmq.proto.rpc.deadlines import Deadlines
+from pocketmq.proto.rpc.keepalive import Keepalive
 from pocketmq.proto.rpc.pages import HttpResponse, PageRequest
-from pocketmq.proto.rpc.server_link import Keepalive
 
 from ..carriers.echo import RUN
 from . import frames
