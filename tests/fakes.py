@@ -242,7 +242,7 @@ class Crash(BaseException):
 
 
 @dataclass
-class _File:
+class RecordedFile:
     """What the device surely holds of a file, and the writes and sizes that it may or may not hold besides."""
 
     durable: dict[int, bytes] = field(default_factory=dict)
@@ -265,24 +265,25 @@ class _File:
     def settle(self) -> None:
         """Everything written is on the device now."""
         for at, data in self.pending:
-            self._apply(at, data)
+            self.apply(at, data)
         self.pending.clear()
         self.size = self.newest_size
         self.pending_sizes.clear()
         if self.mapped is not None:
-            self._apply(0, self.mapped.tobytes())
+            self.apply(0, self.mapped.tobytes())
 
-    def _apply(self, at: int, data: bytes) -> None:
+    def apply(self, at: int, data: bytes) -> None:
+        """Write DATA at AT, durably."""
         for sector, start, piece in sectors(at, data):
             if len(piece) < SECTOR:
                 old = self.durable.get(sector, _EMPTY)
                 piece = old[:start] + piece + old[start + len(piece) :]
             self.durable[sector] = piece
 
-    def after_crash(self, rng: random.Random) -> _File:
+    def after_crash(self, rng: random.Random) -> RecordedFile:
         """Return the file with some size that it had, and each sector as some prefix of the writes to it left it."""
         size = rng.choice([self.size, *self.pending_sizes])
-        survivor = _File(durable=dict(self.durable), size=size)
+        survivor = RecordedFile(durable=dict(self.durable), size=size)
         writes = list(self.pending)
         if self.mapped is not None:
             writes.append((0, self.mapped.tobytes()))
@@ -292,7 +293,7 @@ class _File:
                 by_sector.setdefault(sector, []).append((start, piece))
         for sector, pieces in by_sector.items():
             for start, piece in pieces[: rng.randint(0, len(pieces))]:
-                survivor._apply(sector * SECTOR + start, piece)
+                survivor.apply(sector * SECTOR + start, piece)
         return survivor
 
     def content(self) -> bytes:
@@ -305,7 +306,7 @@ class _File:
         return bytes(whole)
 
 
-_Names: TypeAlias = dict[str, _File]
+_Names: TypeAlias = dict[str, RecordedFile]
 
 
 def sectors(at: int, data: bytes) -> list[tuple[int, int, bytes]]:
@@ -336,10 +337,11 @@ class RecordingDisk(ForwardingDisk):
         self.operations = 0
         self.crash_after: int | None = None
         self.crashed = False
-        #: Names that are surely on the device: path → file; and changes of names that may be.
-        self._names: _Names = {}
+        #: Files by the names that are surely on the device, and changes of names that may be on it.
+        self.names: _Names = {}
         self._changes: list[tuple[str, Callable[[_Names], None]]] = []
-        self._files: _Names = {}
+        #: Files by their present names.
+        self.files: _Names = {}
         self._durable: set[str] = set()
         self._import(root)
 
@@ -347,7 +349,7 @@ class RecordingDisk(ForwardingDisk):
         """Take what is there before the test begins as being on the device."""
         for entry in self.inner.list(folder):
             path = os.path.join(folder, entry.name)
-            self._files[path] = self._names[path] = file = _File(is_folder=entry.is_folder)
+            self.files[path] = self.names[path] = file = RecordedFile(is_folder=entry.is_folder)
             if entry.is_folder:
                 self._import(path)
             else:
@@ -366,7 +368,7 @@ class RecordingDisk(ForwardingDisk):
     def rebuild(self, target: str) -> None:
         """Write one folder that the crash could have left to TARGET."""
         os.makedirs(target, exist_ok=True)
-        for path, file in sorted(self._surviving_names().items()):
+        for path, file in sorted(self.surviving_names(self._rng).items()):
             where = os.path.join(target, os.path.relpath(path, self.root))
             if not os.path.isdir(os.path.dirname(where)):
                 continue  # The name of a folder above it did not survive.
@@ -376,10 +378,11 @@ class RecordingDisk(ForwardingDisk):
             with open(where, "wb") as out:
                 out.write(file.after_crash(self._rng).content())
 
-    def _surviving_names(self) -> _Names:
-        names = dict(self._names)
+    def surviving_names(self, rng: random.Random) -> _Names:
+        """Return names that a crash could leave, as RNG decides."""
+        names = dict(self.names)
         counts = Counter(folder for folder, _ in self._changes)
-        left = {folder: self._rng.randint(0, count) for folder, count in counts.items()}
+        left = {folder: rng.randint(0, count) for folder, count in counts.items()}
         for folder, change in self._changes:
             if left[folder] > 0:
                 left[folder] -= 1
@@ -391,14 +394,14 @@ class RecordingDisk(ForwardingDisk):
         return {folder for folder, _ in self._changes}
 
     def _change(self, folder: str, change: Callable[[_Names], None]) -> None:
-        change(self._files)
+        change(self.files)
         self._changes.append((folder, change))
 
-    def _add(self, path: str, file: _File) -> None:
+    def _add(self, path: str, file: RecordedFile) -> None:
         self._change(os.path.dirname(path), lambda names: names.update({path: file}))
 
-    def file_of(self, path: str) -> _File:
-        return self._files[path]
+    def file_of(self, path: str) -> RecordedFile:
+        return self.files[path]
 
     def make_folders(self, path: str, *, durable: bool = True) -> None:
         missing, wanted = [], path
@@ -410,7 +413,7 @@ class RecordingDisk(ForwardingDisk):
             self.inner.make_folders(folder)
             if folder == self.root:
                 continue
-            self._add(folder, _File(is_folder=True))
+            self._add(folder, RecordedFile(is_folder=True))
             if durable:
                 self.sync_folder(os.path.dirname(folder))
         if durable and not missing and wanted not in self._durable:
@@ -421,12 +424,12 @@ class RecordingDisk(ForwardingDisk):
     def write_file(self, path: str, data: Buffer) -> None:
         self.step()
         self.inner.write_file(path, data)
-        self._add(path, _File(pending_sizes=[len(data)], pending=[(0, bytes(data))]))
+        self._add(path, RecordedFile(pending_sizes=[len(data)], pending=[(0, bytes(data))]))
 
     def write_atomically(self, path: str, data: Buffer, *, backup: str | None = None) -> None:
         draft = f"{path}.tmp"
         self.write_file(draft, data)
-        self._files[draft].settle()
+        self.files[draft].settle()
         if backup is not None and self.exists(path):
             self.rename(path, backup)
         self.rename(draft, path)
@@ -444,9 +447,9 @@ class RecordingDisk(ForwardingDisk):
         self.step()
         self.inner.delete_folder(path)
         inside = path + os.sep
-        for one in sorted(one for one in self._files if one.startswith(inside)):
+        for one in sorted(one for one in self.files if one.startswith(inside)):
             self._change(os.path.dirname(one), lambda names, one=one: _drop(names, one))  # type: ignore[misc]
-        if path in self._files:
+        if path in self.files:
             self._change(os.path.dirname(path), lambda names: _drop(names, path))
 
     def rename(self, source: str, target: str) -> None:
@@ -462,14 +465,14 @@ class RecordingDisk(ForwardingDisk):
     def truncate(self, path: str, size: int) -> None:
         self.step()
         self.inner.truncate(path, size)
-        self._files[path].resize(size)
+        self.files[path].resize(size)
 
     def sync_folder(self, path: str) -> None:
         """Bring the names in the folder PATH to the device, and no others."""
         self.step()
         for folder, change in self._changes:
             if folder == path:
-                change(self._names)
+                change(self.names)
         self._changes = [one for one in self._changes if one[0] != path]
 
     def open_map(
@@ -480,8 +483,8 @@ class RecordingDisk(ForwardingDisk):
             self.step()
         inner = self.inner.open_map(path, size=size, writable=writable, create=create)
         if made:
-            self._add(path, _File())
-        file = self._files[path]
+            self._add(path, RecordedFile())
+        file = self.files[path]
         file.resize(max(file.newest_size, inner.size))
         return RecordingMapping(inner, self, file)
 
@@ -493,27 +496,27 @@ def _drop(names: _Names, path: str) -> None:
 class RecordingMapping(ForwardingMapping):
     """A mapping that remembers what was written since its last sync."""
 
-    def __init__(self, inner: Mapping, disk: RecordingDisk, file: _File) -> None:
+    def __init__(self, inner: Mapping, disk: RecordingDisk, file: RecordedFile) -> None:
         super().__init__(inner)
-        self._disk = disk
-        self._file = file
+        self.disk = disk
+        self.file = file
 
     @property
     def array(self) -> NDArray[np.uint8]:
-        self._file.mapped = self.inner.array
-        return self._file.mapped
+        self.file.mapped = self.inner.array
+        return self.file.mapped
 
     def write(self, at: int, data: Buffer) -> None:
-        self._disk.step()
-        self._file.pending.append((at, bytes(data)))
+        self.disk.step()
+        self.file.pending.append((at, bytes(data)))
         self.inner.write(at, data)
 
     def zero(self, at: int, size: int) -> None:
-        self._disk.step()
-        self._file.pending.append((at, bytes(size)))
+        self.disk.step()
+        self.file.pending.append((at, bytes(size)))
         self.inner.zero(at, size)
 
     def sync(self) -> None:
-        self._disk.step()
-        self._file.settle()
+        self.disk.step()
+        self.file.settle()
         self.inner.sync()

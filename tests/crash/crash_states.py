@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from pocketmq.store.disk import Buffer, Mapping
 
-from ..fakes import SECTOR, RecordingDisk, RecordingMapping, _File
+from ..fakes import SECTOR, RecordedFile, RecordingDisk, RecordingMapping
 
 KILLED: Final = "killed"
 #: How much of the write under way a kill may leave: a byte, a sector, a page.
@@ -58,7 +58,7 @@ class WatchedDisk(RecordingDisk):
         self._written_ms: dict[str, int] = {}
         self._is_watching = True
         #: The write that is under way: its file, where, and what.
-        self._coming: tuple[_File, int, bytes] | None = None
+        self._coming: tuple[RecordedFile, int, bytes] | None = None
 
     def step(self) -> None:
         super().step()
@@ -72,7 +72,7 @@ class WatchedDisk(RecordingDisk):
     def modified_ms(self, path: str) -> int:
         return self._written_ms.get(path, 0)
 
-    def writes(self, path: str, file: _File, at: int, data: Buffer) -> None:
+    def writes(self, path: str, file: RecordedFile, at: int, data: Buffer) -> None:
         self._written_ms[path] = self._now_ms()
         self._coming = (file, at, bytes(data))
 
@@ -95,13 +95,13 @@ class WatchedDisk(RecordingDisk):
         """Return what a crash at this moment leaves in WAY."""
         kind, _, number = way.replace(" at", "").partition(" ")
         if kind == "any":
-            self._rng = random.Random(int(number))
-            names = self._surviving_names()
-            return self._named(names, lambda file: _left(file.after_crash(self._rng)))
-        names = self._names if kind in ("synced", "data") else self._files
+            rng = random.Random(int(number))
+            names = self.surviving_names(rng)
+            return self._named(names, lambda file: _left(file.after_crash(rng)))
+        names = self.names if kind in ("synced", "data") else self.files
         return self._named(names, lambda file: self._left(file, kind, int(number or 0)))
 
-    def _left(self, file: _File, kind: str, torn_at: int) -> LeftFile:
+    def _left(self, file: RecordedFile, kind: str, torn_at: int) -> LeftFile:
         written: list[_Write] = list(file.pending)
         if file.mapped is not None:
             written.append((0, file.mapped.tobytes()))
@@ -116,7 +116,9 @@ class WatchedDisk(RecordingDisk):
             written.append((at, data[:torn_at]))
         return _content(file, file.newest_size, written)
 
-    def _named(self, names: dict[str, _File], content: Callable[[_File], LeftFile]) -> State:
+    def _named(
+        self, names: dict[str, RecordedFile], content: Callable[[RecordedFile], LeftFile]
+    ) -> State:
         state: State = {}
         for path, file in sorted(names.items()):
             name = os.path.relpath(path, self.root)
@@ -130,24 +132,24 @@ class WatchedDisk(RecordingDisk):
 class _WatchedMapping(RecordingMapping):
     """A mapping that says what it is about to write."""
 
-    _disk: WatchedDisk
+    disk: WatchedDisk
 
     def write(self, at: int, data: Buffer) -> None:
-        self._disk.writes(self.path, self._file, at, data)
+        self.disk.writes(self.path, self.file, at, data)
         try:
             super().write(at, data)
         finally:
-            self._disk.has_written()
+            self.disk.has_written()
 
 
-def _content(file: _File, size: int, writes: Iterable[_Write]) -> LeftFile:
-    left = _File(durable=dict(file.durable), size=size)
+def _content(file: RecordedFile, size: int, writes: Iterable[_Write]) -> LeftFile:
+    left = RecordedFile(durable=dict(file.durable), size=size)
     for at, data in writes:
-        left._apply(at, data)
+        left.apply(at, data)
     return _left(left)
 
 
-def _left(file: _File) -> LeftFile:
+def _left(file: RecordedFile) -> LeftFile:
     return LeftFile(file.size, {at: data for at, data in file.durable.items() if any(data)})
 
 
