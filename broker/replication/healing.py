@@ -6,8 +6,6 @@ have the place's epoch with the same start, because what one master wrote in one
 Readers wait for a place until every other replica has answered that it lacks it, up to AWAITED_MS, and then skip it. It
 is requested again, less and less often, as long as it is damaged.
 
-A follower repairs a record with a damaged body by itself. It cannot take bytes that are no records: it asks its master,
-which then repairs its own log. If no replica has them, the master covers them with a record that is never delivered:
 A follower repairs a record with a damaged body by itself. It cannot accept bytes that are not records: it asks its
 master, which then repairs its own log. If no replica has them, the master replaces them with a record that is never
 delivered: at once if all others answered, after COVERED_MS if some are away.

@@ -2,7 +2,6 @@
 
 `FollowerLink` is the master's end. It sends the log in frames of up to 1 MiB, from its memory map. Up to
 `UNACKNOWLEDGED_MAX` bytes may be unacknowledged. After `HEARTBEAT_MS` without data, or when the confirm offset has
-moved, it sends an empty frame. New records leave in the turn of the event loop that appends them. `CatchUp` slows down
 moved, it sends an empty frame. New records are sent in the turn of the event loop that appends them. `CatchUp` slows
 down followers that are out of sync, so that they do not delay acknowledgements.
 
