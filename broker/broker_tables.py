@@ -69,7 +69,7 @@ class BrokerTables:
         """Open the journal of STORE, and load its tables. CLOCK is the machine's.
 
         Args:
-            entry_clock: The messages' clock, which deliveries have their instants of; None: the machine's.
+            entry_clock: The virtual clock that deliveries are timed by; None: the machine's clock.
             forget_own: Clear leases and delay progress: another broker may have had the log since.
 
         Raises:
@@ -172,7 +172,7 @@ def delete_old_files(disk: Disk, own_folder: str) -> None:
 
 
 def _delete_numbered(disk: Disk, folder: str, prefixes: tuple[str, ...]) -> None:
-    """Delete files with a number behind one of PREFIXES in FOLDER, and FOLDER if it has nothing else."""
+    """Delete files with a number after one of PREFIXES in FOLDER, and FOLDER if it has nothing else."""
     if not disk.is_folder(folder):
         return
     entries = disk.list(folder)

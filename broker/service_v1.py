@@ -305,7 +305,7 @@ class BrokerService:
     def describe_topic(
         self, request: pb.DescribeTopicRequest, counts: SendCounts
     ) -> pb.DescribeTopicReply:
-        """Answer the settings of a topic, the bounds of its queues, and what COUNTS says was sent to it."""
+        """Answer the settings of a topic, the offset ranges of its queues, and what COUNTS says was sent to it."""
         topic = self._topics.get(request.topic)
         sent = counts.by_topic.get(topic.name, TopicSends())
         return pb.DescribeTopicReply(

@@ -3,7 +3,7 @@
 A range is `data[start : start + size]`; a size ≤ 0 is empty. A structured array over the buffer with a stride of one
 byte has a window of any width at every position, so one fancy index copies all windows: about 5 ns for 60 bytes.
 
-Java's `String.hashCode` (`java_hash` of java_hash.py) is computed from UTF-8 bytes in place. For ASCII a byte is a code
+The Java hash of a string (`java_hash`, java_hash.py) is computed from UTF-8 bytes in place. For ASCII a byte is a code
 unit, and the hash of a range is the scalar product of its bytes with powers of 31. Ranges with other characters are
 decoded one by one.
 """

@@ -19,7 +19,7 @@ _MULTIPLIER: Final = 2862933555777941757
 
 
 def java_hash(text: str, seed: int = 0) -> int:
-    """Return Java's hash of TEXT as a signed 32-bit number, continued from SEED, the hash of a prefix."""
+    """Return the Java hash of TEXT as a signed 32-bit number, continued from SEED, the hash of a prefix."""
     value = seed & _MASK
     units = array("H", text.encode("utf-16-le", "surrogatepass"))
     for unit in units:

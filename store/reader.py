@@ -457,7 +457,7 @@ class Reader:
         choose: Choose | None,
         check_crcs: bool,
     ) -> Slices:
-        """Read the queue of a lite topic. A copy of the entry after it stands for a lost message."""
+        """Read the queue of a lite topic. A lost message is replaced by a copy of the entry after it."""
         low, high = queue.min_offset, self._end_of(queue)
         count = min(max_messages if choose is None else ENTRIES_MAX, high - offset, ENTRIES_MAX)
         log_offsets, sizes, codes = queue.entries(offset, count + 1)

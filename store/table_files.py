@@ -8,7 +8,7 @@ except those that must not count:
 
 - Its `needs` is above the log's end, or was so at any start since it was written (`LogNote`), or is above damage that a
   start found (`LossNote`): the log lost what the section is about, and may have other bytes there by now.
-- Frames are missing before it, and the table is ordered. But behind a CLEAR, changes of that scope count again.
+- Frames are missing before it, and the table is ordered. But after a CLEAR, changes of that scope count again.
 - The table counts only until the machine restarts, and the section was written before that.
 
 A torn end is what a power cut leaves, and nothing is missing then. If the log has other bytes before its end than

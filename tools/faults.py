@@ -13,7 +13,7 @@
     cut-streams    2 %    replies    the stream breaks instead: batches are stored, messages are not delivered
 
 Single faults happen to the next calls that match (`next`): see SINGLE. Each kind has its own random source, so that a
-seed repeats its decisions call by call; the order of calls is up to the clients.
+seed makes the same decisions call by call; the order of calls is up to the clients.
 """
 
 from __future__ import annotations

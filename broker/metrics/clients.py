@@ -74,7 +74,7 @@ class ClientHistogram:
         )
 
     def plus(self, other: ClientHistogram) -> ClientHistogram:
-        """Return the sum of both; OTHER alone if its bounds differ."""
+        """Return the sum of both; OTHER alone if its buckets differ."""
         if other.bounds != self.bounds:
             return other
         counts = tuple(map(sum, zip(self.counts, other.counts, strict=True)))

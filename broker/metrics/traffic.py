@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from ...proto.record_run import Longs
 from ...proto.run import Run
 
-#: Upper bounds of the buckets for record sizes, in bytes.
+#: Upper limits of the buckets for record sizes, in bytes.
 SIZE_BOUNDS: Final = (1024, 4096, 524_288, 1_048_576, 2_097_152, 4_194_304)
-#: Upper bounds of the buckets for durations of calls, in milliseconds.
+#: Upper limits of the buckets for durations of calls, in milliseconds.
 CALL_BOUNDS_MS: Final = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)
-#: Upper bounds of the buckets for the age of ended transactions, in seconds.
+#: Upper limits of the buckets for the age of ended transactions, in seconds.
 OUTCOME_BOUNDS_S: Final = (5, 60, 600, 3600, 43_200, 86_400)
 _NORMAL: Final = "normal"
 _SIZES: Final = np.array(SIZE_BOUNDS)

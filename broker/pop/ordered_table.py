@@ -1,10 +1,10 @@
 """Messages in flight of an ordered group.
 
 One batch of each message group is in flight at a time. The messages that a receive takes of one message group of a
-queue are its batch. Until all of it is acknowledged, the broker delivers no later message of the message group; other
-message groups of the queue continue. When no message of the batch is in flight any more, it is redelivered in order,
-from the first message on that is not acknowledged, including later ones that are, as in ordered groups of Apache
-RocketMQ. (RocketMQ blocks the whole queue.) Messages without a message group keep the order of their queue.
+queue are its batch. Until all of it is acknowledged, the broker delivers no later message of the message group. Other
+message groups of the queue continue. (RocketMQ blocks the whole queue.) When nothing of the batch is in flight any
+more, it is redelivered in order from the first message on that is not acknowledged, as in ordered groups of Apache
+RocketMQ. Messages without a message group keep the order of their queue.
 
 Messages after a batch are scanned for other message groups, up to HELD_MAX per queue; then the queue waits.
 

@@ -8,16 +8,13 @@ A receipt handle identifies one delivery of one message:
     queue - offset - serial    hexadecimal
     - lite topic    for l
 
-The serial of a delivery is a random number of 64 bits, so that clients cannot guess handles of other deliveries, and
-deliveries of a message never share one, also over restarts and without the journal. A client returns the handle
-unchanged. A handle is valid as long as the journal has its serial, in any version of the journal.
+The serial is a random number of 64 bits. So clients cannot guess handles, and no two deliveries share one, also over
+restarts and without the journal. A handle is valid as long as any version of the journal has its serial.
 
-Leases: how long delivered messages stay invisible to other consumers, and the entries of messages that were delivered
-and not finished.
-
-All messages of one receive share a lease and its timer. If the invisible duration of a message is changed, it gets its
-own lease. A lease with automatic renewal ends only when its owner was silent for RENEWED_MS, or after RENEWED_MAX_MS.
-Signs of life of an owner cost nothing: only when the timer fires, the lease checks when the last one was.
+A lease is the time for which delivered messages stay invisible to other consumers. All messages of one receive share a
+lease and its timer. A message whose invisible duration is changed gets its own. A lease with automatic renewal ends
+only when its owner was silent for RENEWED_MS, or after RENEWED_MAX_MS. Only when the timer fires, the
+lease checks for signs of life.
 
 Leases use the time of messages. Whether clients are alive is decided by the machine's time. Not thread-safe: the event
 loop owns it.

@@ -151,7 +151,7 @@ class FollowerReads:
         return reply if reply.records and not damaged else None
 
     def group_offsets(self, request: pb.GroupOffsetsRequest) -> pb.GroupOffsetsReply | None:
-        """Return the committed offsets of a group, and the bounds of its queues; None: the request is refused."""
+        """Return the committed offsets of a group, and its queues' offset ranges; None: the request is refused."""
         view = self._view()
         if view is None or not view.is_current:
             return None

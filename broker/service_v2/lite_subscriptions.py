@@ -127,7 +127,7 @@ class LiteSubscriptions:
         group = self._groups.find(name)
         if group is None:
             raise Refused(
-                v2.ILLEGAL_TOPIC,  # As RocketMQ's proxy answers for a group that is bound to no topic.
+                v2.ILLEGAL_TOPIC,  # As RocketMQ's proxy answers for a group without a parent topic.
                 f"group {name!r} does not exist: create it with `pocketmq group create {name} --lite {topic.name}`",
                 field="group",
                 value=name,

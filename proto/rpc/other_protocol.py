@@ -1,4 +1,4 @@
-"""Another protocol on a server's port, told from HTTP by its first byte. It gets the bytes of its connections.
+"""Another protocol on a server's port, recognized by its first byte. It gets the bytes of its connections.
 
 A connection that is silent for `SILENT_MS` is closed. What does not follow from its bytes (requests, answers, limits)
 is up to the conversation.

@@ -11,7 +11,7 @@
     40 + 4·S          20·E  entries: i32 key hash, i64 log offset, i32 seconds since the begin time, i32 previous entry
 
 Entry 0 is never used, so a file of E entries has space for E − 1 keys. A key is `topic#key` (`topic#T#tag` for tags).
-Its hash is Java's, made non-negative; the slot is the hash modulo S. Chains run from the newest entry to the oldest.
+It has the Java hash, made non-negative; the slot is the hash modulo S. Chains run from the newest entry to the oldest.
 The key itself is not stored: keys with the same hash cannot be distinguished here. Source: store-format.md §4.
 """
 
@@ -134,10 +134,10 @@ def index_key(topic: str, key: str, kind: str = "") -> str:
 
 
 def key_hash(key: str) -> int:
-    """Return the stored hash of KEY (the result of `index_key`): Java's absolute hash, 0 for the smallest integer."""
+    """Return the stored hash of KEY (from `index_key`): the absolute Java hash, 0 for the smallest integer."""
     return abs(java_hash(key)) & _INT_MAX
 
 
 def wrapped(value: int) -> int:
-    """Return VALUE in Java's 32-bit arithmetic, with which RocketMQ computes positions in a file."""
+    """Return VALUE in the 32-bit arithmetic of Java, with which RocketMQ computes positions in a file."""
     return (value + (1 << 31)) % (1 << 32) - (1 << 31)

@@ -7,7 +7,7 @@ the message, is at byte 20·N:
 
     0   8   log offset of the record
     8   4   size of the record
-    12  8   tags code: Java's hash of TAGS, sign-extended, 0 without tags; in SCHEDULE_TOPIC_XXXX the delivery time, ms
+    12  8   tags code: Java hash of TAGS, sign-extended, 0 without tags; in SCHEDULE_TOPIC_XXXX the delivery time, ms
             (or the address of an EXTENSION_UNIT)
 
 An entry is *valid* if its log offset is not negative and its size positive; a reader stops at the first invalid one

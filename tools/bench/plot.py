@@ -1,7 +1,7 @@
 """The picture of `bench ordinary --plot`: two bars for each kind of work, PocketMQ and the baseline of the same run.
 
 A longer bar is faster: bars are messages per second, and for one send at a time the inverse of the median time. The
-bars of one row share a scale, because rates of different rows are far apart. The ratio is beside them, also where it is
+bars of one row share a scale, because rates of different rows are far apart. The ratio is next to them, also
 below 1. The baseline is Apache RocketMQ, or an echo of the same bytes where the run did not measure it. The text is SVG
 without a script, with colours for light and dark pages.
 """
@@ -72,7 +72,7 @@ class PlotRow(NamedTuple):
 
 
 def compared(figure: Figure) -> tuple[str, list[PlotRow]]:
-    """Return the name of the baseline, and what FIGURE measured beside it."""
+    """Return the name of the baseline, and what FIGURE measured next to it."""
     version = figure.facts.get("apache_version")
     values = {**figure.facts, **figure.beside}
     rows = []

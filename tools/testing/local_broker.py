@@ -123,7 +123,7 @@ class _Kit:
     ) -> str:
         """Make group NAME, or one of a fresh name, and return its name.
 
-        RETRIES: how often a failed message is redelivered. RETRY_INTERVALS: after "10s", "1m", …; the last repeats.
+        RETRIES: how often a failed message is redelivered. RETRY_INTERVALS: after "10s", "1m", …, then always the last.
         """
         name = name or self.fresh_name("group")
         await self.admin().create_group(
