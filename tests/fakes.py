@@ -131,7 +131,7 @@ class ForwardingDisk:
         self.inner.sync_folder(path)
 
     def sync_everything(self, path: str) -> bool:
-        """Have each file synced by itself, where somebody counts, fails or records it."""
+        """Have each file synced by itself, where the fakes count, fail or record it."""
         return False
 
     def open_map(
@@ -147,10 +147,10 @@ class ForwardingDisk:
 
 
 class FaultyDisk(ForwardingDisk):
-    """A disk that fails as it is told: set the fields below, change them at any time.
+    """A disk that fails as its fields require: set them, change them at any time.
 
     fail_write / fail_sync: called with the path (and the size); an error they return is raised.
-    torn_write: a failing write leaves so many bytes of its data behind.
+    torn_write: a failing write leaves so many bytes of its data.
     used_percent: what `usage` reports; modified: what `modified_ms` reports, by path.
     """
 
@@ -243,7 +243,7 @@ class Crash(BaseException):
 
 @dataclass
 class RecordedFile:
-    """What the device surely holds of a file, and the writes and sizes that it may or may not hold besides."""
+    """What is surely on disk of a file, and the writes and sizes that may be there besides."""
 
     durable: dict[int, bytes] = field(default_factory=dict)
     size: int = 0
@@ -263,7 +263,7 @@ class RecordedFile:
             self.pending_sizes.append(size)
 
     def settle(self) -> None:
-        """Everything written is on the device now."""
+        """Everything written is on disk now."""
         for at, data in self.pending:
             self.apply(at, data)
         self.pending.clear()
@@ -337,7 +337,7 @@ class RecordingDisk(ForwardingDisk):
         self.operations = 0
         self.crash_after: int | None = None
         self.crashed = False
-        #: Files by the names that are surely on the device, and changes of names that may be on it.
+        #: Files by the names that are surely on disk, and changes of names that may be.
         self.names: _Names = {}
         self._changes: list[tuple[str, Callable[[_Names], None]]] = []
         #: Files by their present names.
@@ -346,7 +346,7 @@ class RecordingDisk(ForwardingDisk):
         self._import(root)
 
     def _import(self, folder: str) -> None:
-        """Take what is there before the test begins as being on the device."""
+        """Take what is there before the test begins as being on disk."""
         for entry in self.inner.list(folder):
             path = os.path.join(folder, entry.name)
             self.files[path] = self.names[path] = file = RecordedFile(is_folder=entry.is_folder)
@@ -390,7 +390,7 @@ class RecordingDisk(ForwardingDisk):
         return names
 
     def unsynced_names(self) -> set[str]:
-        """Return the folders whose names are not all on the device."""
+        """Return the folders whose names are not all on disk."""
         return {folder for folder, _ in self._changes}
 
     def _change(self, folder: str, change: Callable[[_Names], None]) -> None:
@@ -468,7 +468,7 @@ class RecordingDisk(ForwardingDisk):
         self.files[path].resize(size)
 
     def sync_folder(self, path: str) -> None:
-        """Bring the names in the folder PATH to the device, and no others."""
+        """Bring the names in the folder PATH to disk, and no others."""
         self.step()
         for folder, change in self._changes:
             if folder == path:

@@ -81,7 +81,7 @@ class Ledger:
 
     sent: list[bytes] = field(default_factory=list)
     stored: list[Stored] = field(default_factory=list)
-    #: Acknowledged messages that are delivered later, and whether they were on the device when they were acknowledged.
+    #: Acknowledged messages that are delivered later, and whether they were on disk when they were acknowledged.
     due: list[tuple[bytes, bool]] = field(default_factory=list)
     #: Bodies that a group has got, so that it need not get them again.
     got: list[tuple[str, bytes]] = field(default_factory=list)
@@ -225,7 +225,7 @@ class Session:
         return AsyncProducer(self.cluster.addresses, random=client.random, **parts, **settings)
 
     async def _send(self) -> None:
-        """Send to both topics: single messages, batches, large ones, each in memory and on the device."""
+        """Send to both topics: single messages, batches, large ones, each in memory and on disk."""
         for acks in ("memory", "disk"):
             async with self._producer(acks=acks) as producer:
                 for size in (0, 300, 3_000):

@@ -8,12 +8,12 @@ offset and by id. Then it appends to every queue, opens the store again and read
 
 * Every message that the damage to the log did not hit is read, whole, at its number, and found by its key.
 * No wrong body is read by any way, and no message at the number, of the topic or of the queue of another.
-* Every message that is lost was told: by recovery, by the count of damaged records, or by what the read counts as lost.
-* Every queue is readable to its end, its numbers go on, and recovery changes nothing the second time.
+* Every message that is lost was reported: by recovery, by the count of damaged records, or by the read's count.
+* Every queue is readable to its end, its numbers continue, and recovery changes nothing the second time.
 
-What no checksum of Apache's format covers is left out: flags, times, hosts and properties of a record that was hit, and
-the number of the newest of a queue. So are look-ups by key where the index was hit, and filters where a tags code was
-hit while the store was open, or together with the CRCs of the queue files (pocketmq/verified.json).
+What no checksum of Apache RocketMQ's format covers is left out: flags, times, hosts and properties of a record that was
+hit, and the number of the newest of a queue. So are look-ups by key where the index was hit, and filters where a tags
+code was hit while the store was open, or together with the CRCs of the queue files (pocketmq/verified.json).
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Round:
                 if not self._is_hit(record):
                     self._complain(f"{place}: a sound message is not read")
                 elif not self._told:
-                    self._complain(f"{place}: lost, and nothing told")
+                    self._complain(f"{place}: lost, and not reported")
             self._look_by_tags(store, name, when)
             for record in records:
                 self._look_one(store, record, when)
@@ -230,7 +230,7 @@ class Round:
                 begin += size
             lost += seen.lost
             if seen.next_offset <= at:
-                self._complain(f"{name}: not readable behind {at}")
+                self._complain(f"{name}: not readable after {at}")
                 break
             at = seen.next_offset
         return found, lost
@@ -242,7 +242,7 @@ class Round:
                 last = self.base.held[name][-1]
                 renumbered = self._is_hit(last) and decode_record(data).body == last.body
                 if decode_record(data).body != b"new" and not renumbered:
-                    self._complain(f"{name} {number} {when}: nobody sent that")
+                    self._complain(f"{name} {number} {when}: it was never sent")
                 continue
             record, there = self.base.held[name][number], decode_record(data)
             if self._is_hit(record) and there.body == b"new":

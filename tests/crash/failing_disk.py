@@ -30,7 +30,7 @@ class Fault(Enum):
 
     EIO = (errno.EIO, _CHANGES | _READS | {"lock"})
     ENOSPC = (errno.ENOSPC, _WRITES)
-    SHORT = (errno.ENOSPC, frozenset(("write to", "replace")), True)  # Half is written: no room.
+    SHORT = (errno.ENOSPC, frozenset(("write to", "replace")), True)  # Half is written: no space.
     HALF = (errno.EIO, frozenset(("write to", "replace")), True)
     EMFILE = (errno.EMFILE, _OPENS)
     ENOMEM = (errno.ENOMEM, frozenset(("map",)))
@@ -52,7 +52,7 @@ class Fault(Enum):
 class FailingDisk(ForwardingDisk):
     """A disk on which operation NUMBER (from 1 on) of those in ROOT that FAULT can befall fails; 0: none does.
 
-    ALSO: another one behind it that fails, too;  count: so many there were;  hit: what failed.
+    ALSO: another one after it that fails, too;  count: so many there were;  hit: what failed.
     """
 
     def __init__(self, root: str, fault: Fault, number: int, also: int = 0) -> None:
@@ -77,14 +77,14 @@ class FailingDisk(ForwardingDisk):
         return True
 
     def change(self, action: str, path: str, half: Callable[[], object] = lambda: None) -> None:
-        """Raise what a writer is told, if it is the operation that fails; HALF does half of it."""
+        """Raise what a writer gets, if it is the operation that fails; HALF does half of it."""
         if self.fails(action, path):
             if self._fault.leaves_half:
                 half()
             raise write_error(self._fault.error(), action, path)
 
     def look(self, action: str, path: str) -> None:
-        """Raise what a reader is told, if it is the operation that fails."""
+        """Raise what a reader gets, if it is the operation that fails."""
         if self.fails(action, path):
             raise self._fault.error()
 

@@ -1,4 +1,4 @@
-"""Let every operation on files fail once, each way it can, amid a script of all that a broker does.
+"""Let every operation on files fail once, each way it can, in a script of all that a broker does.
 
     python -m tests.crash.fault_campaign [--every 1] [--fault EIO …] [--flush sync]
     python -m tests.crash.fault_campaign --pairs 500 --seed 7 [--flush sync]
@@ -22,7 +22,7 @@ from .failing_disk import Fault
 from .fault_script import Outcome, play
 
 Flush: TypeAlias = Literal["async", "sync"]
-#: So far apart two operations that fail are at most.
+#: The maximum distance of two operations that fail.
 _APART_MAX: Final = 40
 
 

@@ -1,8 +1,8 @@
 """All that a broker does, in one short script, and what has to be true afterwards.
 
 The script runs in two lives of a broker over one store, on virtual time (its sleeps cost nothing) and without a
-network. Whatever fails in it has to be told: to the caller, to whoever starts or stops the broker, or in the log. Then
-a third life, whose disk is sound, has to find everything that was acknowledged.
+network. Each failure has to be reported: to the caller, at the start or stop of the broker, or in the log. Then a third
+life, whose disk is sound, has to find everything that was acknowledged.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Ledger:
     #: Will never be delivered, or may not be: rolled back, recalled.
     gone: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
-    #: Finished by the consumer, but the answer was an error: may come again, or not.
+    #: Finished by the consumer, but the answer was an error: may be redelivered, or not.
     doubtful: set[str] = field(default_factory=set)
     dead: set[str] = field(default_factory=set)
     #: Are dead letters, or delivered again: the answer was an error.
@@ -76,7 +76,7 @@ class Ledger:
     told: list[str] = field(default_factory=list)
     logged: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
-    #: A life that did not end well, behind which messages may come again.
+    #: A life that did not end well, after which messages may be redelivered.
     unclean: bool = False
     #: Lives that ended badly, or with a store that failed: what fired in the last seconds of each may fire again.
     bad_ends: int = 0
@@ -92,7 +92,7 @@ class _Switchboard:
         return port
 
     async def stop(self, grace_s: float) -> None:
-        """Nobody is connected."""
+        """No client is connected."""
 
     async def ask(self, name: str, request: Message) -> Any:
         """Return the answer to REQUEST, or raise it."""
@@ -110,7 +110,7 @@ class _Switchboard:
 
 
 class _Life:
-    """One run of a broker on DISK; what happens stands in LEDGER."""
+    """One run of a broker on DISK; what happens is in LEDGER."""
 
     def __init__(
         self, folder: Path, disk: Disk, ledger: Ledger, flush: Literal["async", "sync"]
@@ -173,7 +173,7 @@ class _Life:
         return await self.attempt(name, self._board.ask(name, request))
 
     async def start(self) -> bool:
-        """Start; a start that is told why it fails is tried once more."""
+        """Start; a start that reports why it fails is tried once more."""
         for _ in range(2):
             try:
                 async with asyncio.timeout(_HANG_S):
@@ -315,7 +315,7 @@ async def first_life(life: _Life) -> None:
     await _pop_some(life)
     await _read_some(life)
     await life.ask("Lookup", pb.LookupRequest(topic=TOPIC, key=_key("plain-1")))
-    # On virtual time, as all sleeps here: what is due is delivered; queues, checkpoint and tables reach the device.
+    # On virtual time, as all sleeps here: what is due is delivered; queues, checkpoint and tables reach the disk.
     await asyncio.sleep(70)
 
 
@@ -360,7 +360,7 @@ async def _pop_some(life: _Life) -> None:
 
 
 async def _read_some(life: _Life) -> None:
-    """Send one message back, another to the dead letters, and commit behind them."""
+    """Send one message back, another to the dead letters, and commit after them."""
     found = await life.attempt("read", _read(life.store))
     for record, level in zip(found or (), (1, -1), strict=False):
         await life.ask(
@@ -398,7 +398,7 @@ def _name(data: bytes) -> str:
 
 
 async def second_life(life: _Life) -> None:
-    """Go on: resolve what is open, fill files so that old ones expire, delete a topic."""
+    """Continue: resolve what is open, fill files so that old ones expire, delete a topic."""
     await _resolve(life, "later")
     for number in range(6):
         await life.send([f"more-{number}"], number % QUEUES, FILL="x" * 1500)
@@ -463,7 +463,7 @@ async def _check_pops(life: _Life, there: set[str]) -> None:
     # Without its journal the broker says that changes stay in memory, or are lost.
     if not ledger.unclean and not any(_tells_of_lost_changes(line) for line in ledger.logged):
         for name in sorted(ledger.finished & popped.keys()):
-            ledger.complaints.append(f"{name} was finished, and comes again")
+            ledger.complaints.append(f"{name} was finished, and is redelivered")
 
 
 def _tells_of_lost_changes(line: str) -> bool:
@@ -544,7 +544,7 @@ def play(
                 await script(life)
                 await life.stop()
         if disk.hit and not ledger.told and not ledger.logged:
-            ledger.complaints.append("the fault was told to nobody")
+            ledger.complaints.append("the fault was not reported")
         last = _Life(folder, OsDisk(), ledger, flush)
         told = len(ledger.told)
         if await last.start():

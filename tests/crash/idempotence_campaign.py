@@ -3,12 +3,12 @@
     python -m tests.crash.idempotence_campaign --kills 50 --seed 1
 
 One producer lives through all of it, and sends to several queues, some messages for later. Between it and the broker
-stands a relay that breaks connections at random, mostly with answers on their way. Nothing may fail but what is left
+is a relay that breaks connections at random, mostly with answers on their way. Nothing may fail but what is left
 when the time for delivery is over, and that is long. At the end the store is read: every queue has the messages that
 were sent to it, in their order, each once, and the topic of those for later has each of them once.
 
-Moments are drawn from the seed; what the machine does between them is its own, so a seed repeats the plan and not the
-instant.
+Moments are drawn from the seed; what the machine does between them is its own, so a seed gives the same plan, but not
+the same instant.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class IdempotenceCampaign:
         self.outcome = Outcome()
 
     async def run(self) -> Outcome:
-        """Do everything; what is wrong stands in the outcome's complaints."""
+        """Do everything; what is wrong is in the outcome's complaints."""
         await self._relay.start(self._relay_port)
         server = await self._serve()
         try:

@@ -5,7 +5,7 @@
 One store lives through all rounds. A round starts the server (sometimes it is killed already then, amid its
 recovery), reads back what the round before was acknowledged, sends from several tasks for a random while, and kills.
 The files are small, so that logs, queues and indexes roll in every round. At the end the whole store is read: each
-acknowledged message lies at its offset, every message is one that was sent, byte for byte, and the queues are dense.
+acknowledged message is at its offset, every message is one that was sent, byte for byte, and the queues are dense.
 Some acknowledged messages are looked up by key in each round, so that the index is in it too.
 
 Bodies are a function of a number (`body_of`), so nothing but numbers is kept. Moments are drawn from the seed; what the
@@ -113,7 +113,7 @@ class Campaign:
         self.recoveries: list[object] = []
 
     async def run(self) -> Ledger:
-        """Do everything; what is wrong stands in the ledger's complaints."""
+        """Do everything; what is wrong is in the ledger's complaints."""
         for index in range(self._kills):
             if index and self._random.random() < 0.15:
                 await self._kill_in_start()
@@ -161,7 +161,7 @@ class Campaign:
         )
 
     async def _load_and_kill(self, server: ServerProcess) -> None:
-        """Send from several tasks, kill the server amid it, and keep what was acknowledged."""
+        """Send from several tasks, kill the server meanwhile, and keep what was acknowledged."""
         load_ms = self._random.uniform(0, LOAD_MS_MAX)
         memory = AsyncProducer(server.nameserver, acks="memory")
         disk = AsyncProducer(server.nameserver, acks="disk")
@@ -181,7 +181,7 @@ class Campaign:
         await asyncio.gather(*senders)
 
     async def _send(self, producer: AsyncProducer, count_max: int, seed: int) -> None:
-        """Send runs of up to COUNT_MAX, each when the one before is acknowledged, until PRODUCER fails."""
+        """Send batches of up to COUNT_MAX, each when the one before is acknowledged, until PRODUCER fails."""
         chooser = random.Random(seed)
         while True:
             numbers = self.ledger.numbers(chooser.randint(1, count_max))

@@ -1,8 +1,8 @@
-"""Power fails, or the process is killed, at any moment amid atomic commits: each is whole or was never there.
+"""Power fails, or the process is killed, at any moment during atomic commits: each is whole or was never there.
 
 A group reads queues that were written before, and commits what it read with a message for each. An administrator moves
 it now and then. Which commits a crash may leave: those up to some moment, all that were answered among them. Then the
-messages of these are there, each once, and no other; and the group stands where these, and the administrator, have put
+messages of these are there, each once, and no other; and the group is where these, and the administrator, have put
 it. A seed decides everything; a failing case is replayed by its seed.
 """
 
@@ -44,7 +44,7 @@ class Commit:
 
 @dataclass
 class Reset:
-    """An administrator's: where the group is to stand; SAVED has its answer."""
+    """An administrator's: where the group is to be; SAVED has its answer."""
 
     queue: int
     offset: int
@@ -58,7 +58,7 @@ class Traffic:
         self.rng = random.Random(seed)
         self.events: list[Commit | Reset] = []
         self.number = 0
-        #: Where the group stood when the last crash was over.
+        #: Where the group was when the last crash was over.
         self.stood = dict.fromkeys(range(QUEUES), 0)
 
     def step(self, desk: Desk) -> None:
@@ -92,7 +92,7 @@ class Traffic:
         for body in outputs:
             by_queue.setdefault((TARGET, self.rng.randrange(3)), []).append(body)
         commit = Commit(name, ends, outputs, FakeCall())
-        # Before it is asked for: a crash inside the call may leave it behind all the same.
+        # Before it is asked for: a crash inside the call may leave it all the same.
         self.events.append(commit)
         commit.call = desk.commit(name, offsets, by_queue)
         commit.is_decided = commit.name in {name for _, name in desk.commits._known}
@@ -119,7 +119,7 @@ class Traffic:
         there = [commit for commit in commits if commit.name in names]
         for commit in there:
             assert set(commit.outputs) <= set(bodies), f"{commit.name} is not whole"
-        assert there == commits[: len(there)], "one is missing amid others"
+        assert there == commits[: len(there)], "one is missing between others"
         answered = [commit for commit in commits if commit.call.answers]
         assert len(there) >= len(answered), "one that was answered is missing"
         if killed:
@@ -132,7 +132,7 @@ class Traffic:
         return desk.bodies(TARGET, queue) if low < high else []
 
     def places(self, queue: int, there: list[Commit]) -> set[int]:
-        """Return where the group may stand in QUEUE after the commits that are THERE."""
+        """Return where the group may be in QUEUE after the commits that are THERE."""
         found = set()
         for event in reversed(self.events):
             if isinstance(event, Reset):

@@ -1,4 +1,4 @@
-"""Power fails while a store follows: what it said is on the device is there, and it goes on to the same store."""
+"""Power fails while a store follows: what it said is on disk is there, and it continues to the same store."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Power fails while statistics of groups and texts of commits are kept, both of them lazy tables.
+"""Power fails while statistics of groups and offset metadata are kept, both of them lazy tables.
 
-What somebody waited for is there afterwards, and so is what was written a second ago. A text is there only with the
+What a caller waited for is there afterwards, and so is what was written a second ago. Metadata is there only with the
 offset that it was committed with. POCKETMQ_SEEDS=n tries n seeds, from POCKETMQ_SEED on.
 """
 
@@ -40,7 +40,7 @@ class Committed(NamedTuple):
 
 
 class HandClock:
-    """Goes on only when told."""
+    """Continues only when the test lets it."""
 
     instant_ms = 1_700_000_000_000
 
@@ -104,7 +104,7 @@ class History:
 
 
 class Traffic:
-    """Seeded changes; remembers them, and what is on the device."""
+    """Seeded changes; remembers them, and what is on disk."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -122,7 +122,7 @@ class Traffic:
             process.log.grow()
         chosen(process)
 
-    # Values are noted before the call: a crash in it may leave them behind.
+    # Values are noted before the call: a crash in it may leave them.
 
     def _move(self, process: Process) -> None:
         queue = self.random.randrange(QUEUES)

@@ -1,9 +1,9 @@
 """Power fails at any moment, and producers send again what they have no acknowledgement of: everything is stored once.
 
-Acknowledgements are given on the device, and some are lost. The disk knows which bytes are surely there
-(tests/fakes.py); a seed decides traffic, moment and what survives. A power cut may take a record amid others that were
-not on the device yet: if it took the one that carries a run's number, what is left of that run is stored again; and
-what it took comes back behind what is left. Nothing else is stored twice or out of order. A failing case is replayed by
+A message is acknowledged once it is on disk, and some acknowledgements are lost. The disk knows which bytes are surely
+there (tests/fakes.py); a seed decides traffic, moment and what survives. A power cut may take a record between others
+that were not on disk yet: if it took the one that carries a run's number, what is left of that run is stored again; and
+what it took comes back after what is left. Nothing else is stored twice or out of order. A failing case is replayed by
 its seed.
 """
 
@@ -89,7 +89,7 @@ class Producing:
         self.sent: list[bytes] = []
 
     def runs(self) -> list[pb.ProduceRun]:
-        """Return what waits, and perhaps a new run behind it."""
+        """Return what waits, and perhaps a new run after it."""
         if len(self.waiting) < IN_FLIGHT:
             count = self.rng.choice([1, 1, 3, 8])
             names = [self.name + b"%d" % (self.next + row) for row in range(count)]
@@ -132,7 +132,7 @@ def stored(store: MessageStore, topic: str, queue: int) -> list[tuple[bytes, str
 
 
 def everything(store: MessageStore) -> list[tuple[bytes, str]]:
-    """Return name and number of all that is stored, also what waits for its time."""
+    """Return name and number of all that is stored, also what is scheduled."""
     queues = [(TOPIC, queue) for queue in range(QUEUES)] + [(SCHEDULE_TOPIC, 0)]
     return [one for name in queues for one in stored(store, *name)]
 

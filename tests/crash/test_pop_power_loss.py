@@ -1,4 +1,4 @@
-"""Power fails at any moment amid pops: nothing is lost, and what was answered as safe stays acknowledged.
+"""Power fails at any moment during pops: nothing is lost, and what was answered as safe stays acknowledged.
 
 A seed decides the traffic, the moment, and what of the unsynced survives; a failing case is replayed by its seed.
 POCKETMQ_SEEDS=n tries n seeds, from POCKETMQ_SEED on.
@@ -77,7 +77,7 @@ class Traffic:
             if self.random.random() < 0.2:
                 broker.pops.forward_to_dead_letters(GROUP, TOPIC, handle, "asked for")
             else:
-                self.acknowledged.add(body)  # Before the call: a crash in it may leave that behind.
+                self.acknowledged.add(body)  # Before the call: a crash in it may leave that.
                 broker.pops.acknowledge(GROUP, TOPIC, handle)
         except InvalidReceiptHandle:
             del self.out[body]
@@ -111,7 +111,7 @@ async def power_cut(seed: int, flush: str, folder: Path) -> tuple[Traffic, Path,
     traffic = Traffic(seed, flush)
     disk.crash_after = traffic.random.randint(80, 700)
     broker = None
-    # The power fails under a call of ours: what is left of the store is looked at next.
+    # The power fails under a call of this test: what is left of the store is looked at next.
     with suppress(Crash):
         broker = popping(home, disk, flush)
         broker.group(retry_times_max=2)

@@ -1,6 +1,6 @@
 """Power fails at any moment: what was acknowledged as synced is there afterwards, and nothing that was never sent.
 
-The store runs on a disk that knows which bytes and names are surely on the device (tests/fakes.py). A seed decides
+The store runs on a disk that knows which bytes and names surely survive (tests/fakes.py). A seed decides
 the traffic, the moment, and which of the unsynced sectors and names survive. A failing case is replayed by its seed:
 `pytest "tests/crash/test_power_loss.py::test_…[seed]"`.
 """
@@ -54,7 +54,7 @@ class Traffic:
             + self.rng.randbytes(self.rng.choice([0, 10, 200]))
             for number in range(count)
         ]
-        known += bodies  # Before the call: a crash inside it may leave them behind all the same.
+        known += bodies  # Before the call: a crash inside it may leave them all the same.
         keys = [{"KEYS": f"k{len(known) - count + number}", "TAGS": "t"} for number in range(count)]
         appended = store.append(make_run(*name, bodies, keys))
         assert appended.first_queue_offset == len(known) - count

@@ -1,4 +1,4 @@
-"""Power fails while a follower keeps what lies beside the log: what was answered stays, no offset is above the log."""
+"""Power fails while a follower keeps what is next to the log: what was answered stays, no offset is above the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..runs import Hand, open_store
 
 
 class Answered:
-    """What a master was told that its follower has: topics with their queues, and how far group g is."""
+    """What a follower has reported to its master: topics with their queues, and how far group g is."""
 
     def __init__(self, master: Master) -> None:
         self.master = master

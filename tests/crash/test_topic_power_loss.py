@@ -1,6 +1,6 @@
-"""Power fails at any moment amid sends that make topics, and resets that make groups: what was answered is there.
+"""Power fails at any moment during sends that make topics, and resets that make groups: what was answered is there.
 
-A seed decides the sends, when the device has done what, and what of the unsynced survives; a failing case is replayed
+A seed decides the sends, when the disk has done what, and what of the unsynced survives; a failing case is replayed
 by its seed.
 """
 

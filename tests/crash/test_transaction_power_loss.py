@@ -1,4 +1,4 @@
-"""Power fails at any moment amid transactions: none whose half message was safe is lost, none is delivered wrongly.
+"""Power fails at any moment during transactions: none whose half message was safe is lost, none is delivered wrongly.
 
 A seed decides the traffic, the moment, and what of the unsynced survives; a failing case is replayed by its seed.
 """
@@ -48,9 +48,7 @@ class Traffic:
         choice = self.rng.random()
         if choice < 0.35:
             ids = [f"t{len(self.begun) + number}" for number in range(self.rng.choice([1, 1, 4]))]
-            self.begun += (
-                ids  # Before the call: a crash inside it may leave them behind all the same.
-            )
+            self.begun += ids  # Before the call: a crash inside it may leave them all the same.
             broker.begin(*ids)
         elif choice < 0.65 and self.begun:
             self.end(broker)
@@ -121,7 +119,7 @@ async def power_cut(seed: int, folder: Path) -> tuple[Traffic, Path]:
     traffic = Traffic(seed, clock)
     disk.crash_after = traffic.rng.randint(60, 700)
     broker = None
-    # The power fails under a call of ours: what is left of the store is looked at next.
+    # The power fails under a call of this test: what is left of the store is looked at next.
     with suppress(Crash):
         broker = hall(home, disk, clock)
         broker.timers.start()

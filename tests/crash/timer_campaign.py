@@ -1,11 +1,11 @@
-"""Kill a real server with `kill -9` while thousands of messages wait for their time; none may be lost.
+"""Kill a real server with `kill -9` while thousands of messages are scheduled; none may be lost.
 
     python -m tests.crash.timer_campaign --kills 100 --pending 10000 --seed 1
 
 One store lives through all rounds. A round starts the server, sends until the wanted number of messages is pending
-(timed ones, and ones of the delay levels 1 to 3), runs for a random while, and kills, at any moment: amid sends,
-amid the recovery of the round before, amid deliveries. At the end everything is left to fall due, and every queue is
-read: each acknowledged message is there, none came before it was due, and of those that came twice the first time was
+(timed ones, and ones of the delay levels 1 to 3), runs for a random while, and kills, at any moment of sends,
+deliveries or the recovery of the round before. At the end everything is left to fall due, and every queue is read:
+each acknowledged message is there, none came before it was due, and of those that came twice the first time was
 within REPEAT_MS_MAX before a kill. (A message of a level has waited for its delay: where the machine's wall clock was
 set back meanwhile, its times of storage lie nearer to each other by so much.)
 
@@ -38,7 +38,7 @@ TOPIC: Final = "campaign"
 QUEUES: Final = 4
 RUN_MAX: Final = 500  # messages of one send
 ROUND_MS_MAX: Final = 1_500
-#: Share of the rounds in which all of them wait when the clock of the kill starts; else it may come amid sends.
+#: Share of the rounds in which all of them wait when the clock of the kill starts; else it may come during sends.
 ALL_WAITING: Final = 0.7
 AHEAD_MS: Final = (500, 15_000)
 LEVELS: Final = 3
@@ -107,7 +107,7 @@ class TimerCampaign:
         self.ledger = Ledger()
 
     async def run(self) -> Ledger:
-        """Do everything; what is wrong stands in the ledger's complaints."""
+        """Do everything; what is wrong is in the ledger's complaints."""
         for index in range(self._kills):
             await self._round(index)
         await self._look_at_everything()
@@ -177,7 +177,7 @@ class TimerCampaign:
                             consumer, queue, offsets[queue], delivered
                         )
                     if begun_ms >= last_ms and offsets == before:
-                        break  # Only a whole look that found nothing more tells that something is missing.
+                        break  # Only a whole look that found nothing more shows that something is missing.
         finally:
             server.stop()
         self._compare(delivered)
