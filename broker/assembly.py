@@ -47,7 +47,8 @@ from .offsets import Offsets
 from .other_brokers import OtherBrokers
 from .parts import BrokerParts
 from .pop.deliveries import KeptDeliveries
-from .pop.receives import PopLeases, serials_from
+from .pop.handles import serials_from
+from .pop.leases import PopLeases
 from .pop.service import PopService
 from .pop.table import PopParts
 from .producers.producers import Producers

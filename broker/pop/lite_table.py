@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ...proto.lite_topics import LITE_QUEUE, split_lite_queue
+from .leases import OrderedQueue, PopEntry, PopQueue
 from .ordered_table import OrderedTable
-from .receives import OrderedQueue, PopEntry, PopQueue, ReceiveRequest
+from .receives import ReceiveRequest
 from .table import PopParts, Scanned
 
 

@@ -25,7 +25,8 @@ from typing import Final
 from ...proto.properties import SHARDING_KEY
 from ...proto.record import property_value
 from .deliveries import FoundQueue, finished
-from .receives import OrderedQueue, PopEntry, PopQueue, ReceiveRequest, Rules, TakenMessages
+from .leases import OrderedQueue, PopEntry, PopQueue
+from .receives import ReceiveRequest, Rules, TakenMessages
 from .table import HELD_MAX, PopParts, PopTable, exhausted
 
 #: Messages per queue that one receive scans.

@@ -32,22 +32,12 @@ from ..messages.filters import Filters
 from ..timing.purgatory import Purgatory
 from ..topics import QUEUE_TYPE_ATTRIBUTE, TYPE_ATTRIBUTE, Topics
 from .deliveries import DeliveryRow, PopKey, forgotten
+from .handles import decode_handle, encode_handle, finished
+from .leases import PopEntry, PopQueue
 from .lite_receives import BIND_TOPIC, LiteReceives
 from .lite_table import LiteTable
 from .ordered_table import OrderedTable
-from .receives import (
-    PopEntry,
-    PopQueue,
-    PopWaits,
-    Receive,
-    ReceiveRequest,
-    ReceiveResult,
-    Rules,
-    TakenMessages,
-    decode_handle,
-    encode_handle,
-    finished,
-)
+from .receives import PopWaits, Receive, ReceiveRequest, ReceiveResult, Rules, TakenMessages
 from .retry_table import RetryTable
 from .table import PopParts, PopTable, times_of
 

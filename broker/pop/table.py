@@ -56,20 +56,9 @@ from .deliveries import (
     in_flight,
     looked,
 )
-from .receives import (
-    RENEWED_MAX_MS,
-    RENEWED_MS,
-    Handle,
-    PopEntry,
-    PopLease,
-    PopLeases,
-    PoppedMessage,
-    PopQueue,
-    ReceiveRequest,
-    Rules,
-    TakenMessages,
-    encode_handle,
-)
+from .handles import Handle, encode_handle
+from .leases import RENEWED_MAX_MS, RENEWED_MS, PopEntry, PopLease, PopLeases, PopQueue
+from .receives import PoppedMessage, ReceiveRequest, Rules, TakenMessages
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from ...proto.properties import REASON_HEADER
 from ...proto.rpc import Call, Later, MethodTable, unary as plain_unary
 from ...store.format.state_tables import GroupConfig
 from ..consumer_groups import Groups
-from ..pop.receives import decode_handle
+from ..pop.handles import decode_handle
 from ..pop.service import PopService
 from ..retry_policies import announced_retry_intervals_of
 from ..topics import Topics

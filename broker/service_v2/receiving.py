@@ -22,7 +22,8 @@ from ...proto.gen import pocketmq_v1_pb2 as pb, rocketmq_v2_pb2 as v2
 from ...proto.rpc import MethodTable, Stream, server_stream
 from ..config import BrokerConfig
 from ..messages.filters import choice_of
-from ..pop.receives import LITE_HANDLE, PoppedMessage, ReceiveRequest, ReceiveResult
+from ..pop.handles import LITE_HANDLE
+from ..pop.receives import PoppedMessage, ReceiveRequest, ReceiveResult
 from ..pop.service import BATCH_MAX, PopService
 from .messages import deliver
 from .request_checks import check_invisible, checked_group, checked_topic, filter_of, milliseconds

@@ -23,14 +23,9 @@ from pocketmq.broker.pop.deliveries import (
     KeptDeliveries,
     PopKey,
 )
-from pocketmq.broker.pop.receives import (
-    PopLeases,
-    PoppedMessage,
-    Receive,
-    ReceiveRequest,
-    ReceiveResult,
-    serials_from,
-)
+from pocketmq.broker.pop.handles import serials_from
+from pocketmq.broker.pop.leases import PopLeases
+from pocketmq.broker.pop.receives import PoppedMessage, Receive, ReceiveRequest, ReceiveResult
 from pocketmq.broker.pop.service import PopService
 from pocketmq.broker.pop.table import PopParts
 from pocketmq.broker.timing.purgatory import Purgatory

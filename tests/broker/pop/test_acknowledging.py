@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pocketmq.broker.pop.receives import decode_handle, encode_handle
+from pocketmq.broker.pop.handles import decode_handle, encode_handle
 from pocketmq.proto.errors import InvalidReceiptHandle
 
 from .popping import GROUP, INVISIBLE_MS, TOPIC, Popping, seen

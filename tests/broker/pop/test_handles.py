@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from pocketmq.broker.broker import Broker
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.pop.receives import Handle, decode_handle, encode_handle, serials_from
+from pocketmq.broker.pop.handles import Handle, decode_handle, encode_handle, serials_from
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import InvalidReceiptHandle
 from pocketmq.store.config import StoreConfig

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from pocketmq.broker.pop.deliveries import PopKey
-from pocketmq.broker.pop.receives import (
+from pocketmq.broker.pop.leases import (
     RENEWED_MAX_MS,
     RENEWED_MS,
     PopEntry,
