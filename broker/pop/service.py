@@ -298,8 +298,8 @@ class PopService:
         """Raise GroupInUse if members of a group share queues: they would finish messages in flight."""
         if self._has_members(group):
             raise GroupInUse(
-                f"group {group!r} has members that share its queues, and cannot pop as well: stop them, or use another"
-                " group",
+                f"group {group!r} has members that share its queues (PocketMQ or RocketMQ 4.x clients), and cannot pop"
+                " as well: stop them, or use another group",
                 group=group,
             )
 
@@ -308,7 +308,7 @@ class PopService:
         left_ms = self._left_ms(group)
         if left_ms > 0:
             raise GroupInUse(
-                f"group {group!r} pops (ReceiveMessage), and cannot share queues as well: stop its consumers and try"
+                f"group {group!r} has official clients that pop, and cannot share queues as well: stop them and try"
                 f" again in {left_ms} ms, or use another group",
                 group=group,
             )

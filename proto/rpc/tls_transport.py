@@ -109,11 +109,11 @@ class TlsTransport:
             self._write_encrypted()  # The handshake continues, or an alert gives the reason.
 
     def write(self, data: bytes) -> None:
-        """Write DATA."""
+        """Write DATA, unless the peer has ended TLS."""
         if self._tls is None:
             self.bytes_written += len(data)
             self._transport.write(data)
-        else:
+        elif not self._tls.is_over:
             self._tls.send(data)
             self._write_encrypted()
 

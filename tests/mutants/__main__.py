@@ -22,6 +22,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="bugs at a time (%(default)s)")
     options = parser.parse_args()
     bugs = chosen(PLANTED, options.words)
+    if not bugs:
+        parser.error(f"no planted bug has one of these words in its name or path: {options.words}")
     results = _checked(bugs, options.jobs)
     caught = [bug for bug in bugs if results[bug.name].verdict == "caught"]
     for bug in bugs:

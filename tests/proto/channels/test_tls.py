@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -163,3 +164,29 @@ async def test_the_end_of_tls_is_answered() -> None:
         link.close()
         async with asyncio.timeout(20):  # asyncio waits 30 s for a server's last word.
             await link.closed
+
+
+async def test_a_peer_may_end_tls_together_with_its_last_data(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(OURS.certificate()) as address:
+        host, _, port = address.partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context = OURS.certificate().client_context()
+        session = context.wrap_bio(incoming, outgoing, server_hostname=host)
+        while not session.version():
+            with suppress(ssl.SSLWantReadError):
+                session.do_handshake()
+            writer.write(outgoing.read())
+            if not session.version():
+                incoming.write(await reader.read(65_536))
+        session.write(PREFACE + settings({}) + frame(PING, 0, 0, b"the last"))
+        with suppress(ssl.SSLWantReadError):
+            session.unwrap()
+        writer.write(outgoing.read())
+        async with asyncio.timeout(20):
+            while await reader.read(65_536):
+                pass
+        writer.close()
+    assert not [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
