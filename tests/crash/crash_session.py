@@ -79,6 +79,8 @@ class Stored(NamedTuple):
 class Ledger:
     """What the session knows: every list only grows, so that lengths say what was known at a moment."""
 
+    #: Topics whose creation was acknowledged.
+    created: list[str] = field(default_factory=list)
     sent: list[bytes] = field(default_factory=list)
     stored: list[Stored] = field(default_factory=list)
     #: Acknowledged messages that are delivered later, and whether they were on disk when they were acknowledged.
@@ -98,6 +100,7 @@ class Ledger:
         return Known(
             self,
             now_ms,
+            len(self.created),
             len(self.sent),
             len(self.stored),
             len(self.due),
@@ -114,6 +117,7 @@ class Known:
 
     ledger: Ledger
     now_ms: int
+    created_count: int
     sent_count: int
     stored_count: int
     due_count: int
@@ -122,6 +126,10 @@ class Known:
     #: By topic: how many of the stored messages may be gone.
     gone: dict[str, int]
     due_gone: int
+
+    def topics(self) -> Collection[str]:
+        """Return the topics that a crash must leave."""
+        return set(self.ledger.created[: self.created_count])
 
     def promised(self, *, killed: bool) -> list[Stored]:
         """Return the messages that a crash must leave."""
@@ -207,6 +215,7 @@ class Session:
         for topic in TOPICS:
             kind = "LITE" if topic == CHATS else ""
             await admin.create_topic(topic, queues=QUEUES, type=kind)
+            self.ledger.created.append(topic)
         for group in (PULLING, PUSHING, POPPING, COMMITTING):
             await admin.create_group(group, retry_max_times=1, retry_intervals_ms=[1_000])
 
