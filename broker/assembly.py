@@ -219,11 +219,10 @@ def remoting_handlers(
 ) -> dict[int, Handler]:
     """Return the handlers of remoting requests over PARTS, by code. NOW_MS is the machine's time."""
     store, topics, groups, members = parts.store, parts.topics, parts.groups, parts.classic.members
-    updates = _offset_updates(parts)
     several = (
         RemotingHeartbeats(members, groups, topics),
         RemotingSends(config, topics, groups, parts.sends),
-        RemotingPulls(store, topics, parts.offsets, updates, parts.fetches, members),
+        RemotingPulls(store, topics, parts.offsets, _offset_updates(parts), parts.fetches, members),
         QueueLocks(config.name, topics, members, now_ms),
         ReturnedMessages(store, parts.retries, parts.appends, members.check_allowed),
         parts.classic.transactions,
@@ -257,19 +256,19 @@ def _replicated(mastership: Mastership | None, parts: BrokerParts) -> StateSourc
     def log_end() -> int:
         return store.max_log_offset
 
-    told = table_parts(
+    replicated_parts = table_parts(
         parts.topics.table,
         parts.groups.table,
         parts.offsets,
         parts.delays.next_of_levels,
         log_end,
     )
-    told += (
+    replicated_parts += (
         DeliveriesPart(parts.tables.deliveries, parts.timers),
         TablePart(TimersState(store.timers)),
     )
-    told += [TablePart(TableState(table)) for table in parts.tables.replicated]
-    return mastership.replicate(told, log_end)
+    replicated_parts += [TablePart(TableState(table)) for table in parts.tables.replicated]
+    return mastership.replicate(replicated_parts, log_end)
 
 
 def _connect(events: BrokerEvents, parts: BrokerParts, diagnostics: Diagnostics) -> None:

@@ -9,14 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from ..proto.errors import InvalidArgument
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from .callbacks import Safe, Step, in_turn
+from ..store.message_store import MessageStore
+from .callbacks import Step, in_turn
 from .consumer_groups import Groups
 from .offsets import Offsets
 from .pop.service import PopService
 
 #: Raises LeaseLost or GroupInUse if clients of this protocol must not commit offsets.
 CheckCommit: TypeAlias = Callable[[str, Sequence[pb.GroupOffset]], None]
+
+
+def check_committable(store: MessageStore, one: pb.GroupOffset, field: str = "offset") -> None:
+    """Raise InvalidArgument, which names FIELD, if the offset ONE is negative or after the end of its queue."""
+    _, high = store.queue_bounds(one.topic, one.queue)
+    if not 0 <= one.offset <= high:
+        raise InvalidArgument(
+            f"offset {one.offset} of {one.topic}/{one.queue} cannot be committed: the queue ends at {high}",
+            field=field,
+            limit=high,
+            value=one.offset,
+        )
 
 
 class OffsetUpdates:
@@ -30,11 +44,11 @@ class OffsetUpdates:
         self._pops = pops
         self._check_commit = check_commit
 
-    def update(self, group: str, topic: str, queue: int, offset: int) -> Step | None:
+    def update(self, group: str, topic: str, queue: int, offset: int) -> Step:
         """Set OFFSET, which is inside QUEUE; create GROUP if it does not exist.
 
-        Returns what calls back once the step is saved; None: there is no need to wait for it. Raises LeaseLost or
-        GroupInUse if another client owns the queue, and StoreFull if messages in flight could not be forgotten.
+        Returns what calls back once the client may be answered. Raises LeaseLost or GroupInUse if another client owns
+        the queue, and StoreFull if messages in flight could not be forgotten.
         """
         self._check_commit(group, [pb.GroupOffset(topic=topic, queue=queue, offset=offset)])
         self._pops.check_kept(group)
@@ -43,9 +57,7 @@ class OffsetUpdates:
         self._offsets.commit(topic, group, queue, offset)
         self._pops.moved(group, topic, queue, offset)
         if self._pops.has_popped(group, topic):
-            return self._when_all_saved
-        return None if before is None or offset >= before else self._offsets.when_saved
-
-    def _when_all_saved(self, done: Safe) -> None:
-        """Call DONE once offsets, and the messages in flight that were forgotten, are on disk, or with the error."""
-        in_turn(done, self._offsets.when_saved, self._pops.when_durable)
+            return lambda done: in_turn(done, self._offsets.when_saved, self._pops.when_durable)
+        if before is None or offset >= before:
+            return lambda done: done(None)
+        return self._offsets.when_saved

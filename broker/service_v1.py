@@ -29,6 +29,7 @@ from .message_streams import FetchStream, ProduceStream
 from .messages.fetch import Fetches
 from .messages.lookup import Lookups, in_steps
 from .messages.send import SendCounts, Sends, TopicSends
+from .offset_updates import check_committable
 from .offsets import Offsets
 from .pop.lite_receives import BIND_TOPIC, EXCLUSIVE, MODEL
 from .pop.service import PopService
@@ -161,15 +162,7 @@ class BrokerService:
         check_own_choice(request.group)
         for one in request.offsets:
             self._topics.for_reading(one.topic, one.queue)
-            _, high = self._store.queue_bounds(one.topic, one.queue)
-            if not 0 <= one.offset <= high:
-                raise InvalidArgument(
-                    f"offset {one.offset} of {one.topic}/{one.queue} cannot be committed:"
-                    f" the queue ends at {high}",
-                    field="offset",
-                    limit=high,
-                    value=one.offset,
-                )
+            check_committable(self._store, one)
             if one.metadata:
                 check_metadata(one.metadata)
         if request.force:

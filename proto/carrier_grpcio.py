@@ -339,8 +339,8 @@ class _Context:
 
     @property
     def certificate_names(self) -> Sequence[str]:
-        told = self._context.auth_context()
-        found = (*told.get(_COMMON_NAME, ()), *told.get(_ALTERNATIVE_NAMES, ()))
+        shown = self._context.auth_context()
+        found = (*shown.get(_COMMON_NAME, ()), *shown.get(_ALTERNATIVE_NAMES, ()))
         return tuple(name.decode("utf-8", "replace") for name in found)
 
     @property

@@ -323,11 +323,11 @@ class Group:
         wrong = membership.keep_plan(plan.shares)
         self._await_plan()
         if wrong:
-            told = "; ".join(wrong[:_FAULTS_TOLD_MAX])
+            shown = "; ".join(wrong[:_FAULTS_TOLD_MAX])
             logger.warning(
-                "plan has faults group=%s count=%d first=%s", self.name, len(wrong), told
+                "plan has faults group=%s count=%d first=%s", self.name, len(wrong), shown
             )
-            error = InvalidArgument(f"the plan has {len(wrong)} faults: {told}", field="plan")
+            error = InvalidArgument(f"the plan has {len(wrong)} faults: {shown}", field="plan")
             self.tell(member_id, pb.MemberEvent(warning=to_wire(error)))
         for name in list(self._seats):
             if membership.includes(name):

@@ -31,7 +31,7 @@ from ...proto.record import decode_record
 from ...proto.topics import DEAD_LETTERS_GROUP, MARK_GROUPS, RETRY_PREFIX, dead_letter_topic
 from ...store.message_store import MessageStore
 from ..offsets import Offsets
-from ..pop.leases import PopQueue
+from ..pop.entries import PopQueue
 from ..pop.service import PopService
 from ..topics import Topics
 

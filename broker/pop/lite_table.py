@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...proto.lite_topics import LITE_QUEUE, split_lite_queue
-from .leases import OrderedQueue, PopEntry, PopQueue
+from .entries import OrderedQueue, PopEntry, PopQueue
 from .ordered_table import OrderedTable
 from .receives import ReceiveRequest
 from .table import PopParts, Scanned

@@ -25,7 +25,7 @@ from typing import Final
 from ...proto.properties import SHARDING_KEY
 from ...proto.record import property_value
 from .deliveries import FoundQueue, finished
-from .leases import OrderedQueue, PopEntry, PopQueue
+from .entries import OrderedQueue, PopEntry, PopQueue
 from .receives import ReceiveRequest, Rules, TakenMessages
 from .table import HELD_MAX, PopParts, PopTable, exhausted
 

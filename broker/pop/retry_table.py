@@ -14,7 +14,7 @@ from typing import Final
 from ...proto.properties import RETRY_TOPIC
 from ...proto.record import property_value
 from .deliveries import FoundQueue
-from .leases import OrderedQueue, PopEntry, PopQueue
+from .entries import OrderedQueue, PopEntry, PopQueue
 from .receives import ReceiveRequest, Rules
 from .table import HELD_MAX, PopParts, PopTable, exhausted, times_of
 

@@ -32,8 +32,8 @@ from ..messages.filters import Filters
 from ..timing.purgatory import Purgatory
 from ..topics import QUEUE_TYPE_ATTRIBUTE, TYPE_ATTRIBUTE, Topics
 from .deliveries import DeliveryRow, PopKey, forgotten
+from .entries import PopEntry, PopQueue
 from .handles import decode_handle, encode_handle, finished
-from .leases import PopEntry, PopQueue
 from .lite_receives import BIND_TOPIC, LiteReceives
 from .lite_table import LiteTable
 from .ordered_table import OrderedTable

@@ -56,8 +56,9 @@ from .deliveries import (
     in_flight,
     looked,
 )
+from .entries import PopEntry, PopLease, PopQueue
 from .handles import Handle, encode_handle
-from .leases import RENEWED_MAX_MS, RENEWED_MS, PopEntry, PopLease, PopLeases, PopQueue
+from .leases import RENEWED_MAX_MS, RENEWED_MS, PopLeases
 from .receives import PoppedMessage, ReceiveRequest, Rules, TakenMessages
 
 logger = logging.getLogger(__name__)

@@ -497,10 +497,10 @@ class _RelayedStream:
         """Send UPSTREAM the client's messages; if it is not the first master, only the settings."""
         if self._early is None:
             assert self._settings is not None, "a stream without settings ends with its master"
-            told = None
-            while told is not self._settings:  # New settings may arrive meanwhile.
-                told = self._settings
-                await upstream.write(told)
+            sent = None
+            while sent is not self._settings:  # New settings may arrive meanwhile.
+                sent = self._settings
+                await upstream.write(sent)
         else:
             for message in self._early:  # The list may grow meanwhile.
                 await upstream.write(message)

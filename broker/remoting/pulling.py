@@ -28,7 +28,7 @@ from ...store.message_store import MessageStore
 from ..callbacks import Step
 from ..consumer_groups import check_own_choice
 from ..messages.fetch import Fetches
-from ..offset_updates import OffsetUpdates
+from ..offset_updates import OffsetUpdates, check_committable
 from ..offsets import Offsets
 from ..timing.purgatory import WatchedOperation
 from ..topics import Topics
@@ -155,22 +155,13 @@ class RemotingPulls:
         topic, queue = self._queue(request)
         self._members.check_allowed(group)
         wait = self._commit(group, topic, queue, request.long("commitOffset", least=-1))
-        if wait is None:
-            request.answer()
-        else:
-            wait(request.end)
+        wait(request.end)
 
-    def _commit(self, group: str, topic: str, queue: int, offset: int) -> Step | None:
+    def _commit(self, group: str, topic: str, queue: int, offset: int) -> Step:
         """Commit OFFSET, see `OffsetUpdates.update`; raise InvalidArgument if it is outside the queue."""
         check_own_choice(group)
-        _, high = self._store.queue_bounds(topic, queue)
-        if not 0 <= offset <= high:
-            raise InvalidArgument(
-                f"offset {offset} of {topic}/{queue} cannot be committed: the queue ends at {high}",
-                field="commitOffset",
-                limit=high,
-                value=offset,
-            )
+        one = pb.GroupOffset(topic=topic, queue=queue, offset=offset)
+        check_committable(self._store, one, field="commitOffset")
         return self._updates.update(group, topic, queue, offset)
 
     def by_time(self, request: RemotingRequest) -> None:

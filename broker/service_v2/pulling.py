@@ -134,8 +134,7 @@ class PullConsumers:
                 limit=high,
                 value=offset,
             )
-        wait = self._updates.update(group, topic, queue, offset)
-        return _updated(None) if wait is None else answered_when(wait, call, _updated)
+        return answered_when(self._updates.update(group, topic, queue, offset), call, _updated)
 
     def get(self, request: v2.GetOffsetRequest, call: Call) -> v2.GetOffsetResponse:
         """Answer the committed offset of a group."""

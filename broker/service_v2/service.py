@@ -116,16 +116,16 @@ def answered_when(
     begin: Step, call: Call, answer: Callable[[PocketMQError | None], Reply]
 ) -> Reply | Later:
     """Return ANSWER(result) for the result of BEGIN; LATER if it is not available at once: then CALL gets it."""
-    told: list[PocketMQError | None] = []
+    results: list[PocketMQError | None] = []
     waits = False
 
     def tell(error: PocketMQError | None) -> None:
-        told.append(error)
+        results.append(error)
         if waits:
             call.reply(answer(error))
 
     begin(tell)
-    if told:
-        return answer(told[0])
+    if results:
+        return answer(results[0])
     waits = True
     return LATER

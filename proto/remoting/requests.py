@@ -95,7 +95,7 @@ class RemotingRequest:
         self.answer(code=code_of(error), remark=error.message)
 
     def end(self, error: PocketMQError | None) -> None:
-        """Answer with ERROR, or without one that it is done."""
+        """Answer with ERROR; None: it succeeded."""
         if error is None:
             self.answer()
         else:

@@ -215,8 +215,10 @@ class ServerLink(asyncio.BufferedProtocol):
             return  # Part of HTTP/2's preface, or of a POST.
         if self._server.secure_only and kind != _TLS and not self._wire.is_secure:
             logger.debug("plaintext refused peer=%s", self.peer)
-            told = [_NO_PLAINTEXT[kind] for kind in _NO_PLAINTEXT if self._first.startswith(kind)]
-            self._refuse(b"".join(told), "plaintext")
+            reasons = [
+                _NO_PLAINTEXT[kind] for kind in _NO_PLAINTEXT if self._first.startswith(kind)
+            ]
+            self._refuse(b"".join(reasons), "plaintext")
         elif self._first.startswith(_HTTP2):
             self._speak_http2()
         elif self._first.startswith(_HTTP) and self._server.served.pages is not None:

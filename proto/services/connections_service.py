@@ -58,10 +58,10 @@ class ConnectionsService:
 
 
 def _message(figures: ConnectionFigures) -> pb.ConnectionFigures:
-    told: dict[str, Any] = {name: getattr(figures, name) for name in _FIELDS}
-    told["user_agent"] = _cut(figures.user_agent)
-    told["last_path"] = _cut(figures.last_path)
-    return pb.ConnectionFigures(**told)
+    fields: dict[str, Any] = {name: getattr(figures, name) for name in _FIELDS}
+    fields["user_agent"] = _cut(figures.user_agent)
+    fields["last_path"] = _cut(figures.last_path)
+    return pb.ConnectionFigures(**fields)
 
 
 def _totals(totals: ConnectionTotals) -> pb.ConnectionTotals:

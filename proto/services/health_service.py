@@ -78,8 +78,8 @@ class HealthService:
     def look(self) -> None:
         """Send changes to the watchers."""
         now = {name: self._status(name) for name, _ in self._watchers.values()}
-        for stream, (name, told) in list(self._watchers.items()):
-            if now[name] != told:
+        for stream, (name, sent) in list(self._watchers.items()):
+            if now[name] != sent:
                 self._watchers[stream] = name, now[name]
                 stream.send(health_pb.HealthCheckResponse(status=now[name]))
 

@@ -117,7 +117,7 @@ def enumerate_states(
                     try:
                         look(state, left, known)
                     except Exception as error:
-                        # Raised here, in an operation on a file, it would be the broker's to handle.
+                        # Raised here, it would reach the broker as an error of its disk.
                         failed = error
                         disk.rest()
                         return

@@ -8,14 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from pocketmq.broker.pop.deliveries import PopKey
-from pocketmq.broker.pop.leases import (
-    RENEWED_MAX_MS,
-    RENEWED_MS,
-    PopEntry,
-    PopLease,
-    PopLeases,
-    PopQueue,
-)
+from pocketmq.broker.pop.entries import PopEntry, PopLease, PopQueue
+from pocketmq.broker.pop.leases import RENEWED_MAX_MS, RENEWED_MS, PopLeases
 from pocketmq.broker.timing.timers import Timers
 from pocketmq.proto.clock import VirtualClock
 
