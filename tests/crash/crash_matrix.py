@@ -291,6 +291,9 @@ def main(arguments: list[str] | None = None) -> int:
         "--any", type=int, default=2, help="drawn states per operation (%(default)s)"
     )
     options = parser.parse_args(arguments)
+    for name in ("step", "serve"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} is {getattr(options, name)}: use 1 or more")
     logging.disable(logging.CRITICAL)
     if options.state:
         return _replay(CrashState.parse(" ".join(options.state)), options.any)
