@@ -53,8 +53,9 @@ demo: $(VENV)/.demo
 install: $(VENV)/.demo
 	@echo "installed: $(BIN)/pocketmq, $$($(BIN)/python -c 'from pocketmq.proto import speedups; print(speedups.described())') (start with: $(BIN)/pocketmq serve)"
 
+# Without `--max-worker-restart 0`, pytest-xdist waits for ever for the tests that a worker that ended by itself had left.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long"
+	$(BIN)/python -m pytest -n 2 --max-worker-restart 0 --dist loadfile -m "not long"
 
 # The tests of the repository run first: one worker parses all sources. At the end, two workers would share them and both
 # would parse.
@@ -67,7 +68,7 @@ pure: $(CORE)
 	  -m "not (processes or java or spark or campaign or slow or long)" tests/proto tests/store tests/broker tests/client
 
 test-long: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "long and not alone"
+	$(BIN)/python -m pytest -n 3 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder -m "long and not alone"
 	$(BIN)/python -m pytest -m "long and alone"
 
 test-all: test test-long

@@ -1,12 +1,15 @@
 """What every test gets: no process of its own, unless it is marked to start some; Hypothesis without a deadline,
 because a shared machine is sometimes slow, and with blobs that replay a failure, in `make unit` with fewer examples;
-servers on the carrier that `--grpc` asks for; and reports that can travel from the process that ran a test, whatever
-the test has logged."""
+servers on the carrier that `--grpc` asks for; an end, whatever hangs; a collector of garbage that is on; and reports
+that can travel from the process that ran a test, whatever the test has logged."""
 
+import faulthandler
 import gc
+import os
 import signal
 import sys
 from collections.abc import Generator
+from typing import Final
 
 import pytest
 from hypothesis import settings
@@ -33,10 +36,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     served.choose(str(config.getoption("--grpc")))
+    # Output is not captured yet, so this is the stderr that somebody reads.
+    config.stash[_STDERR] = os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2)
     # A shell ignores Ctrl-C for commands in the background, and each process that a test starts would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+_STDERR: Final = pytest.StashKey[int]()
+#: An event loop and a call into C can swallow the failure by which a test's time limit ends it.
+_GRACE_S: Final = 60
 
 #: Tests that may start processes; `make unit` leaves out all of them.
 _STARTERS = ("processes", "java", "spark", "campaign")
@@ -59,17 +68,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
-    """Refuse processes to a test that is not marked to start some."""
+    """Refuse processes to a test that is not marked to start some. Where a test outlives its time limit, show where it
+    stands, and end its process."""
     global _forbidden
     _forbidden = not any(map(item.get_closest_marker, _STARTERS))
+    own = item.get_closest_marker("timeout")
+    limit_s = float(own.args[0] if own else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(
+        limit_s + _GRACE_S, exit=True, file=item.config.stash[_STDERR]
+    )
     try:
         return (yield)
     finally:
+        faulthandler.cancel_dump_traceback_later()
         _forbidden = False
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"gRPC of servers: {served.chosen()}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, None, None]:
+    """Fail a test that leaves the collector of garbage off: what the tests after it leave would fill the memory."""
+    yield
+    if not gc.isenabled():
+        gc.enable()
+        pytest.fail("the test leaves Python's collector of garbage off (gc.disable)", pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -55,8 +55,13 @@ class Collector:
         self._due_ms = 0
 
     def begin(self) -> None:
-        """Scan nothing until `serve`: a start makes what stays."""
+        """Scan nothing until `serve` or `end`: a start makes what stays."""
         gc.disable()
+
+    def end(self) -> None:
+        """Scan everything again, also after a start that failed: a process may go on without its servers."""
+        gc.unfreeze()
+        gc.enable()
 
     def serve(self, now_ms: int) -> None:
         """Scan what is made from now on; call `tick` every second."""

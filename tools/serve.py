@@ -484,6 +484,7 @@ class _Servers:
         collector = Collector(lambda: sum(server.kept for server in self._servers))
         collector.begin()
         async with AsyncExitStack() as stack:
+            stack.callback(collector.end)
             ready: dict[str, Any] = {}
             if self._with_nameserver:
                 ready["nameserver"] = await self._start_nameserver(stack)

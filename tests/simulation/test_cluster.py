@@ -193,3 +193,17 @@ def test_a_wait_for_what_never_comes_is_told(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(virtual_loop, "_STUCK_S", 0.01)
     with pytest.raises(Stuck):
         run(scenario())
+
+
+def test_a_wait_for_what_never_comes_is_told_though_others_wait_for_instants() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+
+        def tick() -> None:
+            loop.call_later(86_400, tick)
+
+        tick()
+        await loop.create_future()
+
+    with pytest.raises(Stuck, match="still waited for"):
+        run(scenario())

@@ -16,6 +16,9 @@ Value = TypeVar("Value")
 EPOCH_MS: Final = 1_700_000_000_000
 #: Real seconds in which a loop without timers must hear of a thread; then nothing will ever happen again.
 _STUCK_S: Final = 20.0
+#: Virtual seconds, 115 days, after which whoever still waits does so for ever. From twice as many on, the steps of a
+#: float are larger than the loop's resolution, and timers that are due do not run.
+_LATEST_S: Final = 10_000_000.0
 
 
 class Stuck(Exception):
@@ -39,6 +42,8 @@ class _Selector(selectors.BaseSelector):
                 return found
             raise Stuck("nothing runs, and nobody waits for an instant")
         self.now_s += timeout
+        if self.now_s > _LATEST_S:
+            raise Stuck(f"after {_LATEST_S:.0f} virtual seconds, something is still waited for")
         return []
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:

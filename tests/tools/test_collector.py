@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from pocketmq.tools.cli import cli
 from pocketmq.tools.process_memory import DAY_MS, GROWTH, Collector
 
 
@@ -50,6 +53,17 @@ def test_a_start_makes_what_passes_leave_out(rig: Rig) -> None:
 
     assert gc.isenabled()
     assert rig.looked_through() == 0
+
+
+def test_a_start_that_fails_leaves_the_collector_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "pocketmq").write_text("This file is where a folder of the store should be.")
+    ports = ["--port", "0", "--nameserver-port", "0"]
+
+    refused = CliRunner().invoke(cli, ["serve", "--force", "--store", str(tmp_path), *ports])
+
+    assert refused.exit_code != 0
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
 
 
 def test_what_is_kept_is_left_out_whenever_it_has_grown(rig: Rig) -> None:
