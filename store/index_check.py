@@ -82,6 +82,15 @@ class _Check:
         offsets = self._column("log_offset")
         inside = (offsets >= header.begin_log_offset) & (offsets <= header.end_log_offset)
         self._require(inside, offsets, "log offset", self._entry_field(_OFFSET_AT))
+        # By these recovery knows which records the file covers.
+        for at, noted, entered in (
+            (16, header.begin_log_offset, offsets[:1]),
+            (24, header.end_log_offset, offsets[-1:]),
+        ):
+            if len(entered) and noted != entered[0]:
+                raise self._corrupt(
+                    at, f"log offset {noted:,}, that of the entry is {entered[0]:,}"
+                )
 
     def _check_links(self) -> None:
         """Check that the entries of a slot are linked newest to oldest, and that the slot names the newest."""

@@ -7,10 +7,12 @@ import struct
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import assume, example, given, settings, strategies as st
 
 from pocketmq.proto.record import QUEUE_ID_AT, QUEUE_OFFSET_AT, SYS_ROLLBACK, Record, decode_record
+from pocketmq.store.format.index import IndexShape
 from pocketmq.store.format.state_tables import TopicConfig, TopicTable, render_topics
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.recovery.report import FindingKind
@@ -21,6 +23,7 @@ pytestmark = pytest.mark.slow
 
 QUEUES = [("A", 0), ("A", 1), ("Beta", 0)]
 LOG_FILE = 4096
+INDEX = IndexShape(slots=50, entries=200)
 
 
 def filled(
@@ -178,10 +181,13 @@ def test_lost_or_damaged_queue_and_index_files_cost_nothing(
             if data.draw(st.booleans()):
                 file.unlink()
                 continue
-            at = data.draw(st.integers(0, file.stat().st_size - 8))
+            before = file.read_bytes()
+            at = data.draw(st.integers(0, len(before) - 8))
             with open(file, "r+b") as writer:
                 writer.seek(at)
                 writer.write(data.draw(st.binary(min_size=1, max_size=8)))
+            if file.parent.name == "index":
+                assume(not is_as_good(before, file.read_bytes()))
         forget_verified(home)
 
         store = open_store(home)
@@ -193,6 +199,39 @@ def test_lost_or_damaged_queue_and_index_files_cost_nothing(
         require_second_recovery_changes_nothing(home)
     finally:
         shutil.rmtree(home)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_damaged_header_does_not_hide_that_an_index_file_is_lost(
+    lost: int, tmp_path: Path
+) -> None:
+    held = filled(tmp_path, 0, clean=False)
+    files = sorted(tmp_path.glob("index/*"))
+    assert len(files) == 2
+    files[lost].unlink()
+    with open(files[1 - lost], "r+b") as writer:
+        writer.seek(
+            24 if lost else 16
+        )  # The last or the first log offset of the file that is left.
+        writer.write(struct.pack(">q", 1 << 56 if lost else 0))
+    forget_verified(tmp_path)
+
+    store = open_store(tmp_path)
+
+    require_all_but(store, held, set())
+    store.close()
+
+
+def is_as_good(before: bytes, after: bytes) -> bool:
+    """Has an index file now another hash of the same slot, or another record's log offset? The check finds neither."""
+    was, now = (INDEX.entries_in(content) for content in (before, after))
+    hashes = (was["key_hash"] != now["key_hash"]) & (
+        was["key_hash"] % INDEX.slots == now["key_hash"] % INDEX.slots
+    )
+    offsets = (was["log_offset"] != now["log_offset"]) & np.isin(
+        now["log_offset"], was["log_offset"]
+    )
+    return bool((hashes | offsets).any())
 
 
 @pytest.mark.parametrize("clean", [True, False])
