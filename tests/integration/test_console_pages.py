@@ -211,6 +211,9 @@ def test_over_tls_somebody_signs_in_by_keys_sends_and_sees_it(
         assert (done.code, done.out) == (0, f"http://{address}/\n")
         with watched(chromium, f"https://{address}", ignore_https_errors=True) as page:
             page.goto("/topics?search=paid")
+            page.wait_for_selector(
+                "input:focus"
+            )  # A page gives it when it is drawn, after it was loaded.
             for key in ("root", "Tab", "s", "Enter"):
                 page.keyboard.press(key) if key in ("Tab", "Enter") else page.keyboard.type(key)
             page.wait_for_selector("#live:has-text('live')")
