@@ -7,7 +7,6 @@ stop    refuses calls first; then each part saves its progress, once the message
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import reduce
@@ -15,6 +14,7 @@ from operator import or_
 
 from ..proto.errors import PocketMQError
 from ..proto.rpc import MethodTable
+from ..proto.rpc.turn_loop import at_turn_end
 from ..store.flush import Flusher
 from ..store.message_store import MessageStore
 from .broker_tables import BrokerTables
@@ -117,7 +117,7 @@ class BrokerParts:
     def start(self) -> None:
         """Find what is in flight and scheduled, then start the timers. Needs a running loop."""
         self.saver.start()
-        self.tables.journal.start(asyncio.get_running_loop().call_soon)
+        self.tables.journal.start(at_turn_end)
         self.wall_timers.every(self.store.config.flush_interval_ms, self.tables.journal.tick)
         for table in (self.topics.table, self.groups.table):
             table.start(self.saver, self.store.call_owner)

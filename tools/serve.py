@@ -34,6 +34,7 @@ from ..proto.carriers import GRPC_CHOICES
 from ..proto.clock import Clock, SystemClock, VirtualClock
 from ..proto.errors import ConfigError
 from ..proto.rpc.listening import connections_fitting, raise_descriptor_limit
+from ..proto.rpc.turn_loop import TurnLoop
 from ..proto.services.settings import LiveSettings
 from ..proto.tls import Trust
 from .counted import counted
@@ -710,7 +711,8 @@ def _run(servers: _Servers, name: str = "") -> None:
     servers.check_reach()
     configure_logging(servers.log, name)
     keep_freed_memory()
-    asyncio.run(servers.run())
+    with asyncio.Runner(loop_factory=TurnLoop) as runner:
+        runner.run(servers.run())
 
 
 def _stop_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:

@@ -9,7 +9,6 @@ batch (producers/sequences.py) is stored once, however often it is sent; a dupli
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.lite_topics import LITE
 from ...proto.properties import PRODUCER_SEQUENCE
 from ...proto.record_run import Longs
+from ...proto.rpc.turn_loop import at_turn_end
 from ...proto.topics import TIMER_TOPIC
 from ...store.flush import notify
 from ...store.log_writer import Appended
@@ -353,7 +353,7 @@ class Sends:
         """Add SEND to the batches that are appended at the end of this turn of the event loop."""
         self._waiting += send.waits
         if not self._arrived:
-            asyncio.get_running_loop().call_soon(self._append_arrived)
+            at_turn_end(self._append_arrived)
         self._arrived.append(send)
 
     def _check_open(self, durability: pb.Durability, topic: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 from ..rpc.memory_quota import MemoryQuota
 from ..rpc.other_protocol import OtherLink
+from ..rpc.turn_loop import reading
 from .command import REQUEST_MAX, RemotingCommand, decode, encode
 from .frames import FrameSplitter
 
@@ -104,7 +105,8 @@ class RemotingConnection:
             frames = self._reader.feed(data)
             self._frames.extend(frames)
             self._frames_bytes += sum(map(len, frames))
-            self._take_frames()
+            with reading(asyncio.get_running_loop()):
+                self._take_frames()
         except ValueError as error:
             logger.debug("remoting connection ended peer=%s reason=%s", self.peer, error)
             self._give_up("invalid frame")

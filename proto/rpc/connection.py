@@ -132,11 +132,6 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
         self._outgoing.resume()
 
     @property
-    def is_paused(self) -> bool:
-        """Are bodies held back?"""
-        return self._outgoing.paused
-
-    @property
     def queued(self) -> int:
         """Bytes of bodies that wait to be taken."""
         return self._outgoing.queued

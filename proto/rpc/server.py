@@ -37,6 +37,7 @@ from .other_protocol import OtherProtocol
 from .pages import Page
 from .served import Served
 from .server_link import ServerLink, loop_ms
+from .turn_loop import reading
 
 logger = logging.getLogger(__name__)
 
@@ -126,6 +127,7 @@ class Server:
         """Listen on HOST and PORT (0: any free one), serve, and return the port; raise CannotListen if that fails."""
         assert not self._servers, "a server starts once"
         self.loop = asyncio.get_running_loop()
+        self.reading = reading(self.loop)
         self.served.begin()
         sockets = listen(host, port)
         bound: int = sockets[0].getsockname()[1]

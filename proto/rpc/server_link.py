@@ -16,6 +16,7 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from socket import IPPROTO_TCP, TCP_NODELAY
@@ -48,6 +49,8 @@ class LinkOwner(Protocol):
     """The shared state of all connections. Its event loop, LOOP, owns it and them."""
 
     loop: asyncio.AbstractEventLoop
+    #: The context of one read.
+    reading: AbstractContextManager[None]
     limits: Limits
     connection_limits: ConnectionLimits
     served: Served
@@ -360,7 +363,8 @@ class ServerLink(asyncio.BufferedProtocol):
         self._brings_much = len(data) > len(events) * LARGE_BYTES
         self._is_handling = True
         try:
-            self.conversation.handle(events, now_ms)
+            with self._server.reading:
+                self.conversation.handle(events, now_ms)
         finally:
             self._is_handling = False
         if self._is_leaving and PingAnswered(_LEAVING) in events:
@@ -410,7 +414,7 @@ class ServerLink(asyncio.BufferedProtocol):
                 conversation.handle(events, self._server.now_ms())
             elif not http2.has_more:
                 break
-        unsent = self._wire.unsent if http2.is_paused else 0
+        unsent = self._wire.unsent if self._is_full else 0
         conversation.answers.note(unsent, self._wire.bytes_written)
         if http2.ended or (self._is_leaving and http2.is_done):
             self._linger(http2.end_code.name.lower() if http2.ended else self._leaving_because)

@@ -27,6 +27,7 @@ from ...client.pull_consumer import AsyncPullConsumer
 from ...client.received_message import ReceivedMessage
 from ...proto import errors
 from ...proto.clock import SystemClock
+from ...proto.rpc.turn_loop import TurnLoop
 from ...proto.time_text import parse_duration
 from ..counted import counted
 from ..faults import Faults, parse_faults
@@ -450,7 +451,7 @@ class _LoopThread:
     """An event loop in a thread."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = TurnLoop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="pocketmq-test-kit", daemon=True
         )
