@@ -16,6 +16,8 @@
 #                every file of a store is cut short, after a clean stop and after a kill
 #                a Java master is followed, either side killed 20 times
 #                a session is crashed before each of its operations on files, in every way that a crash can leave it
+#                every decoder gets bytes that atheris mutates, ten minutes each
+# make fuzz      the same for a minute each
 # make mutants   plant one bug after another in a copy of the sources, and name the test that fails because of it
 # make interop   all scenarios of Apache's own clients, in the languages whose tool chains are there, three times, and once
 #                on grpcio; the Java client while it, or the broker, is held up; Python and Java through ten failovers
@@ -36,7 +38,7 @@ BIN := $(VENV)/bin
 CORE := $(if $(wildcard $(VENV)/.dev),$(VENV)/.dev,$(if $(wildcard $(VENV)/.dev-core),$(VENV)/.dev-core,$(VENV)/.dev))
 
 # Tests compile each module once, for all processes that they start, also where the environment would have none keep it.
-test unit pure test-long test-all campaign interop grpcio: export PYTHONDONTWRITEBYTECODE :=
+test unit pure test-long test-all campaign fuzz interop grpcio: export PYTHONDONTWRITEBYTECODE :=
 
 # Tests keep their stores in memory if it has enough space: they do not test the speed of a disk, and many wait for it. The
 # largest tests of all have some gigabytes at once.
@@ -45,7 +47,7 @@ unit pure: export PYTEST_DEBUG_TEMPROOT := $(call in_memory,2)
 test test-long: export PYTEST_DEBUG_TEMPROOT := $(call in_memory,8)
 campaign: simulated := $(addprefix TMPDIR=,$(call in_memory,8))
 
-.PHONY: demo install test unit pure test-long test-all dev dev-core check check-style check-mypy check-pyright bench campaign mutants interop structure demo-svg prose call-paths reference grpcio proto proto-check sync site site-version clean
+.PHONY: demo install test unit pure test-long test-all dev dev-core check check-style check-mypy check-pyright bench campaign fuzz mutants interop structure demo-svg prose call-paths reference grpcio proto proto-check sync site site-version clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
@@ -94,7 +96,7 @@ check-pyright: $(CORE) .dev/pocketmq
 bench: $(VENV)/.dev
 	$(BIN)/pocketmq bench all
 
-campaign: $(VENV)/.dev
+campaign: $(VENV)/.fuzz
 	$(BIN)/python -m tests.crash.kill_campaign --kills 200
 	$(BIN)/python -m tests.crash.timer_campaign --kills 100
 	$(BIN)/python -m tests.crash.damage_campaign --rounds 3000
@@ -102,6 +104,7 @@ campaign: $(VENV)/.dev
 	$(BIN)/python -m tests.crash.fault_campaign
 	$(simulated) $(BIN)/python -m tests.crash.crash_matrix --seeds 3 --any 4
 	$(BIN)/python -m tests.proto.core_campaign --seconds 600
+	$(BIN)/python -m tests.fuzz.campaign --seconds 600
 	$(BIN)/python -m tests.proto.http2.honest_campaign --times 100000
 	$(BIN)/python -m tests.simulation.replica_campaign --walks 10000 --mutant-walks 20000 --depth 40
 	$(simulated) $(BIN)/python -m tests.simulation.broker_campaign --seeds 10000
@@ -111,6 +114,9 @@ campaign: $(VENV)/.dev
 	  $(BIN)/python -m tests.simulation.group_campaign --kind $$kind --trouble $$trouble || exit 1; done; done
 	CUT_AFTER_BOTH=1 $(BIN)/python -m pytest -q tests/integration/test_files_cut_short.py
 	FOLLOW_KILLS=20 $(BIN)/python -m pytest -q tests/interop/test_java_followed.py tests/interop/test_java_follows.py
+
+fuzz: $(VENV)/.fuzz
+	$(BIN)/python -m tests.fuzz.campaign
 
 mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.mutants
@@ -157,6 +163,10 @@ $(VENV)/.demo: $(BUILT_FROM) | $(BIN)/python
 $(VENV)/.dev: $(BUILT_FROM) | $(BIN)/python
 	PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install --quiet -e . --group dev
 	touch $@ $(VENV)/.demo
+
+$(VENV)/.fuzz: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --group fuzz
+	touch $@
 
 $(VENV)/.dev-core: $(BUILT_FROM) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e . --group dev-core

@@ -53,7 +53,7 @@ def decode_offset_message_id(text: str) -> tuple[bytes, int, int]:
         if layout is None:
             raise ValueError
         host, port, log_offset = layout.unpack(bytes.fromhex(text))
-    except ValueError:
+    except (ValueError, struct.error):  # `fromhex` skips spaces.
         raise InvalidArgument(
             f"message id {text[:64]!r}: an offset message id has 32 (IPv4) or 56 (IPv6) hexadecimal digits",
             field="message_id",

@@ -15,6 +15,7 @@ replaces it by the object.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -29,6 +30,9 @@ BYTE_ORDER_MARK: Final = "\ufeff"
 _STRING_OR_BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(-?[0-9]+)(?=[ \t\r\n]*:)', re.DOTALL)
 #: Marks a bare key while the standard parser reads the text.
 _BARE: Final = "\x00"
+#: A quoted key that begins with the mark gets another one.
+_QUOTED_MARKS: Final = ('"\x00', '"\\u0000')
+_IS_KEY: Final = re.compile(r"[ \t\r\n]*:")
 _ESCAPES: Final = {
     '"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t",
 }  # fmt: skip
@@ -47,7 +51,11 @@ def parse(text: str) -> Json:
         value = cast(
             Json,
             json.loads(
-                quoted, object_pairs_hook=_object, strict=False, parse_constant=_no_constant
+                quoted,
+                object_pairs_hook=_object,
+                strict=False,
+                parse_constant=_no_constant,
+                parse_float=_finite,
             ),
         )
     except RecursionError:
@@ -104,12 +112,29 @@ def pieces_with_members(
 
 
 def _quote_bare_key(match: re.Match[str]) -> str:
-    digits = match.group(1)
-    return match.group(0) if digits is None else f'"\\u0000{int(digits)}"'
+    text, digits = match.group(0), match.group(1)
+    if digits is not None:
+        return f'"\\u0000{int(digits)}"'
+    if text.startswith(_QUOTED_MARKS) and _IS_KEY.match(match.string, match.end()):
+        return f'"\\u0000{text[1:]}'
+    return text
 
 
 def _object(pairs: Sequence[tuple[str, Json]]) -> dict[str | int, Json]:
-    return {int(key[1:]) if key.startswith(_BARE) else key: value for key, value in pairs}
+    return {_key(key) if key.startswith(_BARE) else key: value for key, value in pairs}
+
+
+def _key(marked: str) -> str | int:
+    """Return the key of MARKED, which begins with the mark; a quoted key that begins with it has it twice."""
+    text = marked.removeprefix(_BARE)
+    return text if text.startswith(_BARE) else int(text)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text:.40} is larger than the numbers of JSON readers")
+    return number
 
 
 def _no_constant(name: str) -> Json:

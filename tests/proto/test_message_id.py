@@ -34,7 +34,7 @@ def test_an_offset_id_comes_back(host: bytes, port: int, log_offset: int) -> Non
     )
 
 
-@pytest.mark.parametrize("text", ["", "00", "G" * 32, "0" * 34])
+@pytest.mark.parametrize("text", ["", "00", "G" * 32, "0" * 34, "00 " * 10 + "00", " " * 32])
 def test_text_that_is_no_offset_id_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="32"):
         decode_offset_message_id(text)

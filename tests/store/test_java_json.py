@@ -14,7 +14,7 @@ values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(),
     lambda inner: (
         st.lists(inner, max_size=4)
-        | st.dictionaries(st.text().filter(lambda key: key[:1] != "\x00"), inner, max_size=4)
+        | st.dictionaries(st.text(), inner, max_size=4)
         | st.dictionaries(st.integers(-(2**31), 2**31), inner, max_size=4)
     ),
     max_leaves=12,
@@ -58,11 +58,28 @@ def test_both_generations_are_read(text: str, value: Json) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", '{"a":1', '{"a"}', "{1}", '{"a":NaN}', "[" * 100_000, '{"$ref":"$"}', '{"a":"\\q"}'],
+    [
+        "",
+        "{",
+        '{"a":1',
+        '{"a"}',
+        "{1}",
+        '{"a":NaN}',
+        "[" * 100_000,
+        "-1e999",
+        '{"$ref":"$"}',
+        '{"a":"\\q"}',
+    ],
 )
 def test_other_text_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse(text)
+
+
+@pytest.mark.parametrize("key", ["\x00", "\x005", "\x00\x00"])
+def test_a_quoted_key_that_begins_with_nul_stays_a_text(key: str) -> None:
+    assert parse(f'{{"{key}" :1,5:"{key}"}}') == {key: 1, 5: key}
+    assert parse(f'{{"\\u0000{key[1:]}":1}}') == {key: 1}
 
 
 @given(st.text(), st.dictionaries(st.integers(0, 9_999), st.integers(-(2**63), 2**63 - 1)))
