@@ -195,11 +195,13 @@ _TABLES: Final[tuple[tuple[Callable[[str], Any], Callable[[Any], str]], ...]] = 
 
 
 def _check_tables(data: bytes) -> None:
-    text = text_of(data)
     for parse, render in _TABLES:
-        table = outcome(ValueError, parse, text)
-        if table is REFUSED:
-            continue
+        _check_table(parse, render, text_of(data))
+
+
+def _check_table(parse: Callable[[str], Any], render: Callable[[Any], str], text: str) -> None:
+    table = outcome(ValueError, parse, text)
+    if table is not REFUSED:
         once = render(table)
         assert render(parse(once)) == once
 
