@@ -77,7 +77,7 @@ class Link:
 
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.HEART_BEAT, 9_999])
-def test_a_replica_refuses_every_request(code: int) -> None:
+async def test_a_replica_refuses_every_request(code: int) -> None:
     protocol = RemotingProtocol(
         {}, bytes_max=1 << 20, now_ms=SystemClock().now_ms, check=refuse_for_replicas
     )
