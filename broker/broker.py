@@ -32,7 +32,7 @@ from ..proto.clock import Clock
 from ..proto.errors import PocketMQError, ShuttingDown
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import Host
-from ..proto.remoting.refusal import refuse_for_users
+from ..proto.remoting.guard import RemotingGuard
 from ..proto.remoting.server import RemotingProtocol
 from ..proto.rpc import Carrier, Certificate, MakeCarrier, MethodTable
 from ..proto.rpc.carrier import ConnectionTotals, CountsConnections
@@ -61,6 +61,7 @@ from .ports.certificates import Certificates
 from .ports.client_port import ClientPort, port_limits
 from .ports.registration import Registration, RegistrationState
 from .producers.producers import PRODUCERS_TICK_MS
+from .remoting.permissions import broker_rules as remoting_rules
 from .replication.answering import MasterChecks, as_master
 from .replication.java_slaves import JavaSlaves
 from .replication.mastership import Mastership
@@ -473,12 +474,17 @@ class Broker:
         )
 
     def _remoting(self, parts: BrokerParts) -> RemotingProtocol:
-        """Return the remoting protocol over PARTS; with users, all requests are refused."""
+        """Return the remoting protocol over PARTS."""
+        handlers = remoting_handlers(parts, self._config, self._wall.now_ms)
+        check = None
+        if self._asked_users is not None:
+            rules = remoting_rules(parts.store, self._config.cluster)
+            check = RemotingGuard(self._asked_users.guard, handlers, rules).check
         return RemotingProtocol(
-            remoting_handlers(parts, self._config, self._wall.now_ms),
+            handlers,
             bytes_max=self._config.pending_max_bytes,
             now_ms=self._wall.now_ms,
-            check=None if self._asked_users is None else refuse_for_users,
+            check=check,
         )
 
     def _figures(self) -> Iterator[PageFigure]:

@@ -318,7 +318,7 @@ class BrokerService:
         check_natural("skip", request.skip)
         check_natural("max_topics", request.max_topics)
         every = self._topics.all(include_system=request.include_system)
-        found = visible(call, every, lambda one: one.name, of_topic)
+        found = visible(call.may, every, lambda one: one.name, of_topic)
         hidden = len(every) - len(found)
         if wanted := request.containing.lower():
             found = [topic for topic in found if wanted in topic.name.lower()]
@@ -331,7 +331,7 @@ class BrokerService:
     def list_groups(self, request: pb.GroupListRequest, call: Call) -> pb.GroupListReply:
         """Answer the groups of this broker."""
         every = self._groups.all()
-        found = visible(call, every, lambda one: one.name, of_group)
+        found = visible(call.may, every, lambda one: one.name, of_group)
         hidden = len(every) - len(found)
         return pb.GroupListReply(groups=[_group_message(one) for one in found], hidden=hidden)
 

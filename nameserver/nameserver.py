@@ -20,7 +20,7 @@ from ..proto.access.method_rules import NAME_SERVER
 from ..proto.carriers import Http2Carrier
 from ..proto.clock import Clock
 from ..proto.errors import ConfigError
-from ..proto.remoting.refusal import refuse_for_users
+from ..proto.remoting.guard import RemotingGuard
 from ..proto.remoting.server import RemotingProtocol
 from ..proto.rpc import Carrier, Certificate, Limits, MakeCarrier, MethodTable
 from ..proto.rpc.listening import connections_fitting
@@ -29,7 +29,7 @@ from ..proto.services.port_services import PortServices
 from ..proto.services.settings import LiveSettings, SettingsService
 from ..proto.tls import read_authorities, read_certificate
 from .config import NameServerConfig
-from .remoting import RemotingRoutes
+from .remoting import RULES, RemotingRoutes
 from .route_table import RouteTable
 from .service import NameServerService
 
@@ -95,7 +95,7 @@ class NameServer:
         make = make_carrier or partial(_make_carrier, config, certificate)
         carrier = make([served], limits=limits)
         if config.remoting and isinstance(carrier, Http2Carrier):
-            carrier.speak(_remoting(table, users is not None, limits.half_sent_bytes_server, clock))
+            carrier.speak(_remoting(table, users, limits.half_sent_bytes_server, clock))
         return cls(config, table, carrier, services.health, clock, certificate, users)
 
     @property
@@ -155,10 +155,12 @@ class NameServer:
                 )
 
 
-def _remoting(table: RouteTable, has_users: bool, bytes_max: int, clock: Clock) -> RemotingProtocol:
-    """Return the remoting protocol over TABLE; with users, all requests are refused."""
+def _remoting(
+    table: RouteTable, users: WatchedUsers | None, bytes_max: int, clock: Clock
+) -> RemotingProtocol:
+    """Return the remoting protocol over TABLE."""
     handlers = RemotingRoutes(table).handlers()
-    check = refuse_for_users if has_users else None
+    check = None if users is None else RemotingGuard(users.guard, handlers, RULES).check
     return RemotingProtocol(handlers, bytes_max=bytes_max, now_ms=clock.now_ms, check=check)
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from ..proto.access.guard import Rule, any_user
+from ..proto.access.listing import visible
+from ..proto.access.policies import GET, LIST, OTHERS, Need, of_topic, to_see_topic
 from ..proto.errors import InvalidName
 from ..proto.remoting.codes import RequestCode, ResponseCode
 from ..proto.remoting.fastjson import ObjectMap, dumps
 from ..proto.remoting.requests import RemotingRequest
 from ..proto.remoting.server import Handler
-from ..proto.topics import check_topic
+from ..proto.topics import AUTO_CREATE_TOPIC, check_topic
 from .route_table import MASTER_ID, BrokerAddresses, RouteTable, TopicRoute
 
 #: From this version on (4.9.4), clients read routes as standard JSON.
@@ -65,16 +68,36 @@ class RemotingRoutes:
 
     def topics(self, request: RemotingRequest) -> None:
         """Answer the names of all topics."""
-        request.answer(_topic_list(self._table.topics(include_system=True)))
+        request.answer(_topic_list(request, self._table.topics(include_system=True)))
 
     def topics_of_cluster(self, request: RemotingRequest) -> None:
         """Answer the names of the topics that brokers of a cluster have."""
         cluster = request.text("cluster")
-        request.answer(_topic_list(self._table.topics_of_cluster(cluster)))
+        request.answer(_topic_list(request, self._table.topics_of_cluster(cluster)))
 
 
-def _topic_list(topics: Iterable[str]) -> bytes:
-    return dumps({"topicList": list(topics)})
+def _topic_list(request: RemotingRequest, topics: Iterable[str]) -> bytes:
+    """Return those of TOPICS that the user of REQUEST may list."""
+    return dumps({"topicList": visible(request.user.may, list(topics), str, of_topic)})
+
+
+def _seen_topic(request: RemotingRequest) -> Iterable[Need]:
+    """A producer of a new topic asks for the brokers that would create it: these, any user may know."""
+    topic = request.text("topic")
+    return () if topic == AUTO_CREATE_TOPIC else (to_see_topic(topic),)
+
+
+def _listed_topics(request: RemotingRequest) -> Iterable[Need]:
+    return (of_topic(OTHERS, LIST | GET),)
+
+
+#: What each request needs: the same as the calls of the gRPC service.
+RULES: Final[dict[int, Rule]] = {
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: _seen_topic,
+    RequestCode.GET_BROKER_CLUSTER_INFO: any_user,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _listed_topics,
+    RequestCode.GET_TOPICS_BY_CLUSTER: _listed_topics,
+}
 
 
 def _route(route: TopicRoute, *, standard: bool) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class NameServerService:
     def list_topics(self, request: pb.TopicListRequest, call: Call) -> pb.TopicListReply:
         """Return the names of all topics."""
         every = self._table.topics(include_system=request.include_system)
-        topics = visible(call, every, str, of_topic)
+        topics = visible(call.may, every, str, of_topic)
         return pb.TopicListReply(topics=topics)
 
 

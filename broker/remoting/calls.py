@@ -11,9 +11,22 @@ from google.protobuf.message import Message
 from ...proto.errors import PocketMQError
 from ...proto.errors_wire import ours
 from ...proto.remoting.requests import RemotingRequest
-from ...proto.rpc import Call, RpcError
+from ...proto.rpc import Call, CallContext, CallUser, RpcError
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class _CallUser(CallUser):
+    """The user of REQUEST."""
+
+    __slots__ = ("_user", "name")
+
+    def __init__(self, request: RemotingRequest) -> None:
+        self._user = request.user
+        self.name = request.user.name
+
+    def may(self, call: CallContext, need: Any) -> bool:
+        return self._user.may(need)
 
 
 class RemotingCall(Call):
@@ -23,6 +36,7 @@ class RemotingCall(Call):
 
     def __init__(self, request: RemotingRequest, answer: Callable[[Any], None]) -> None:
         super().__init__()
+        self.user = _CallUser(request)
         self._request = request
         self._answer = answer
 

@@ -41,25 +41,21 @@ class RemotingHeartbeats:
     def beat(self, request: RemotingRequest) -> None:
         """Apply a heartbeat, and answer whether the client must send its subscriptions next time."""
         said = request.json()
-        client_id = _text(said, "clientID", most=_CLIENT_ID_MAX)
+        client_id = text(said, "clientID", most=_CLIENT_ID_MAX)
         fingerprint = _number(said, "heartbeatFingerprint")
         if said.get("withoutSub") is True:
             known = self._members.beat_again(request.connection, client_id, fingerprint)
             request.answer(fields=_support(changed=not known))
             return
-        produces = [
-            check_group(_text(one, "groupName")) for one in _objects(said, "producerDataSet")
-        ]
+        produces = [check_group(text(one, "groupName")) for one in objects(said, "producerDataSet")]
         consumes = {}
-        for one in _objects(said, "consumerDataSet"):
-            group = _text(one, "groupName")
+        for one in objects(said, "consumerDataSet"):
+            group = text(one, "groupName")
             check_own_choice(group)
             consumes[group] = _subscriptions(one)
         for group in consumes:
             self._members.check_allowed(group)
-        self._members.beat(
-            request.connection, request.command, client_id, produces, consumes, fingerprint
-        )
+        self._members.beat(request, client_id, produces, consumes, fingerprint)
         for group in consumes:
             created = self._groups.ensure(group)
             self._topics.for_group(retry_topic(group), max(1, created.retry_queues))
@@ -99,25 +95,25 @@ def _support(*, changed: bool) -> dict[str, str]:
 def _subscriptions(said: Mapping[str, Any]) -> Subscriptions:
     """Return the subscriptions in an entry of consumerDataSet."""
     subscriptions = {}
-    for one in _objects(said, "subscriptionDataSet"):
-        topic = check_topic(_text(one, "topic"))
-        kind = _text(one, "expressionType", "TAG") or "TAG"
+    for one in objects(said, "subscriptionDataSet"):
+        topic = check_topic(text(one, "topic"))
+        kind = text(one, "expressionType", "TAG") or "TAG"
         subscriptions[topic] = Subscription(
-            topic, _text(one, "subString", "*", most=1 << 16), kind, _number(one, "subVersion")
+            topic, text(one, "subString", "*", most=1 << 16), kind, _number(one, "subVersion")
         )
     return subscriptions
 
 
-def _objects(said: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+def objects(said: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return the list of objects with the key NAME in SAID; raise InvalidArgument."""
     found = said.get(name) or []
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise InvalidArgument(f"{name} is not a list of objects", field=name)
     return found
 
 
-def _text(
-    said: Mapping[str, Any], name: str, default: str | None = None, *, most: int = 255
-) -> str:
+def text(said: Mapping[str, Any], name: str, default: str | None = None, *, most: int = 255) -> str:
+    """Return the text of up to MOST characters with the key NAME in SAID; raise InvalidArgument."""
     found = said.get(name)
     if found is None:
         found = default

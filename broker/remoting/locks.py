@@ -47,7 +47,7 @@ class QueueLocks:
     def lock(self, request: RemotingRequest) -> None:
         """Lock queues for a client, and answer which of them it holds now."""
         said = request.json()
-        group, client_id, queues = _asked(said, self._broker)
+        group, client_id, queues = self._asked(said)
         self._members.check_allowed(group)
         now_ms = self._now_ms()
         held = []
@@ -69,7 +69,7 @@ class QueueLocks:
 
     def unlock(self, request: RemotingRequest) -> None:
         """Give up the locks of a client on queues."""
-        group, client_id, queues = _asked(request.json(), self._broker)
+        group, client_id, queues = self._asked(request.json())
         locks = self._locks.get(group, {})
         is_own = self._members.is_own(request.connection, group, client_id)
         for queue in queues if is_own else ():
@@ -79,14 +79,20 @@ class QueueLocks:
             self._locks.pop(group, None)
         request.answer()
 
+    def _asked(self, said: dict[str, Any]) -> tuple[str, str, list[Queue]]:
+        """Return group, client id, and those queues in SAID that are on this broker."""
+        group, client_id, queues = asked_queues(said)
+        own = [(topic, queue) for broker, topic, queue in queues if broker == self._broker]
+        return group, client_id, own
+
     def _forget_groups(self) -> None:
         """Forget the locks of groups that have no members any more."""
         for group in [one for one in self._locks if not self._members.has_members(one)]:
             del self._locks[group]
 
 
-def _asked(said: dict[str, Any], broker: str) -> tuple[str, str, list[Queue]]:
-    """Return group, client id and those queues in SAID that are on BROKER; raise InvalidArgument."""
+def asked_queues(said: dict[str, Any]) -> tuple[str, str, list[tuple[object, str, int]]]:
+    """Return group, client id and queues in SAID, each with the name of its broker; raise InvalidArgument."""
     group, client_id, queues = said.get("consumerGroup"), said.get("clientId"), said.get("mqSet")
     if not (isinstance(group, str) and isinstance(client_id, str) and isinstance(queues, list)):
         raise InvalidArgument(
@@ -97,6 +103,6 @@ def _asked(said: dict[str, Any], broker: str) -> tuple[str, str, list[Queue]]:
         if not isinstance(one, dict):
             raise InvalidArgument("mqSet is not a list of queues", field="mqSet")
         topic, queue = one.get("topic"), one.get("queueId")
-        if isinstance(topic, str) and type(queue) is int and one.get("brokerName") == broker:
-            found.append((topic, queue))
+        if isinstance(topic, str) and type(queue) is int:
+            found.append((one.get("brokerName"), topic, queue))
     return group, client_id, found

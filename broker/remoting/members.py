@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from ...proto.errors import InvalidArgument, Overloaded
+from ...proto.errors import InvalidArgument, NotAuthorized, Overloaded
 from ...proto.remoting.codes import RequestCode
 from ...proto.remoting.command import ONE_WAY, RemotingCommand
 from ...proto.remoting.connection import RemotingConnection
+from ...proto.remoting.requests import ANYBODY, RemotingRequest, RequestUser
 from ..timing.timers import Timers
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ _SCAN_MS: Final = 10_000
 #: Groups of one client, and subscriptions of one of its groups.
 GROUPS_MAX: Final = 256
 SUBSCRIPTIONS_MAX: Final = 1_024
+_SHOWN: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class ClassicClient:
     consumes: dict[str, Subscriptions] = field(default_factory=dict)
     #: The fingerprint of its last complete heartbeat.
     fingerprint: int = 0
+    #: The user of that heartbeat.
+    user: RequestUser = ANYBODY
 
 
 class Members:
@@ -128,20 +132,20 @@ class Members:
 
     def beat(
         self,
-        connection: RemotingConnection,
-        command: RemotingCommand,
+        request: RemotingRequest,
         client_id: str,
         produces: Iterable[str],
         consumes: Mapping[str, Subscriptions],
         fingerprint: int,
     ) -> None:
-        """Apply a complete heartbeat of CLIENT_ID. Raises GroupInUse, Overloaded or InvalidArgument; then nothing
-        changes.
+        """Apply REQUEST, a complete heartbeat of CLIENT_ID. Raises GroupInUse, Overloaded, InvalidArgument or
+        NotAuthorized; then nothing changes.
         """
         _check_counts(produces := frozenset(produces), consumes)
         for group in consumes:
             self._check_group(group)
-        member = self._entered(client_id, connection, command)
+        member = self._entered(client_id, request)
+        member.user = request.user
         member.heard_ms = self._timers.now_ms()
         member.fingerprint = fingerprint
         before = dict(member.consumes)
@@ -167,13 +171,19 @@ class Members:
         member.heard_ms = self._timers.now_ms()
         return True
 
-    def _entered(
-        self, client_id: str, connection: RemotingConnection, command: RemotingCommand
-    ) -> ClassicClient:
-        """Return the client CLIENT_ID, perhaps a new one."""
+    def _entered(self, client_id: str, request: RemotingRequest) -> ClassicClient:
+        """Return the client CLIENT_ID of REQUEST, perhaps a new one."""
+        connection, command = request.connection, request.command
         member = self._members.get(client_id)
         if member is None or member.connection is not connection:
             if member is not None:
+                if member.user.name != request.user.name:
+                    raise NotAuthorized(
+                        f"client id {client_id[:_SHOWN]!r} is that of a connected client of another user: choose"
+                        " another one (instanceName), or stop that client",
+                        field="clientID",
+                        user=request.user.name,
+                    )
                 self._forget(member)  # It has reconnected.
             if len(self._members) >= self._limit():
                 raise Overloaded(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from ...proto.access.policies import PUB, of_topic
 from ...proto.errors import InvalidArgument, InvalidRecord, TransactionNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.properties import REAL_TOPIC
@@ -54,9 +55,15 @@ class RemotingTransactions:
             )
         transaction_id = request.text("transactionId", "") or request.text("msgId")
         at = request.long("commitLogOffset")
+        topic = half_topic_at(self._store, at)
+        if not topic:
+            raise TransactionNotFound(
+                f"no half message of transaction {transaction_id!r} at log offset {at}",
+                transaction_id=transaction_id,
+            )
         end = pb.EndTransactionRequest(
             group=check_group(request.text("producerGroup")),
-            topic=self._topic_at(at, transaction_id),
+            topic=topic,
             transaction_id=transaction_id,
             resolution=resolution,
             from_check=request.flag("fromTransactionCheck"),
@@ -65,20 +72,6 @@ class RemotingTransactions:
         call = RemotingCall(request, lambda reply: request.answer())
         if isinstance(self._transactions.end(end, call), pb.EndTransactionReply):
             request.answer()
-
-    def _topic_at(self, at: int, transaction_id: str) -> str:
-        """Return the topic of the half message at log offset AT."""
-        data = self._store.read_at(at)
-        try:
-            topic = "" if data is None else decode_record(data).properties.get(REAL_TOPIC, "")
-        except InvalidRecord:
-            topic = ""
-        if not topic:
-            raise TransactionNotFound(
-                f"no half message of transaction {transaction_id!r} at log offset {at}",
-                transaction_id=transaction_id,
-            )
-        return topic
 
     def changed(self, member: ClassicClient) -> None:
         """Let MEMBER be asked about transactions of the producer groups that it has now."""
@@ -95,6 +88,15 @@ class RemotingTransactions:
         """Forget MEMBER, which has disconnected."""
         for producer in self._asked.pop(member, {}).values():
             self._listeners.remove(producer)
+
+
+def half_topic_at(store: MessageStore, at: int) -> str:
+    """Return the topic of the half message at log offset AT in STORE; "": there is none."""
+    data = store.read_at(at)
+    try:
+        return "" if data is None else decode_record(data).properties.get(REAL_TOPIC, "")
+    except InvalidRecord:
+        return ""
 
 
 class _Producer(Answering):
@@ -119,7 +121,7 @@ class _Producer(Answering):
         return False
 
     def may_see(self, topic: str) -> bool:
-        return True
+        return self._member.user.may(of_topic(topic, PUB))
 
     def send(self, check: pb.TransactionCheck) -> None:
         """Ask about a transaction: the body is its half message, as it will be after a commit."""

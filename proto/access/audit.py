@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -35,6 +36,8 @@ class Audit:
     ) -> None:
         self._now_ms = now_ms
         self._write = write
+        #: All denials, logged or not, by the name of their error.
+        self.denials: Counter[str] = Counter()
         self._minute = -1
         self._counts: dict[tuple[str, ...], int] = {}
         self._by_host: dict[str, int] = {}
@@ -50,6 +53,7 @@ class Audit:
         The policy that decided is removed from ERROR and only logged: it may name things that the caller may not see.
         """
         self._turn()
+        self.denials[type(error).__name__] += 1
         policy = error.details.pop("policy", "")
         details = error.details | {"policy": policy}
         host, user = host_of(peer), details.get("user", "")

@@ -60,20 +60,32 @@ def anybody(request: Any) -> Iterable[policies.Need]:
     return ()
 
 
-class Caller(Protocol):
-    """What is known of the caller: the other end of the connection, and the proof of its user."""
+class ConnectedPeer(Protocol):
+    """The other end of a connection."""
 
     @property
     def peer(self) -> str: ...
-
-    @property
-    def metadata(self) -> Mapping[str, str]: ...
 
     @property
     def is_secure(self) -> bool: ...
 
     @property
     def certificate_names(self) -> Sequence[str]: ...
+
+
+class Caller(ConnectedPeer, Protocol):
+    """What is known of the caller: the other end of the connection, and the proof of its user."""
+
+    @property
+    def metadata(self) -> Mapping[str, str]: ...
+
+
+class Watched(Protocol):
+    """What is checked again when users change."""
+
+    def look_again(self) -> None:
+        """End it unless it is still allowed."""
+        ...
 
 
 class Refusal:
@@ -107,31 +119,34 @@ class Guard:
         self.audit = audit
         self.cluster = cluster
         self._plaintext = plaintext
-        self._open: dict[_GuardedReceiver, None] = {}
+        self._open: dict[Watched, None] = {}
         self._call_users: dict[str, _GuardedUser] = {}
 
     def replace(self, users: Users) -> None:
         """Use USERS from now on, and check open streams again."""
         self.users = users
         self._call_users.clear()
-        for receiver in list(self._open):
+        for watched in list(self._open):
             try:
-                receiver.look_again()
+                watched.look_again()
             except Exception:  # One failure must not keep the other streams from being checked.
                 logger.exception("an open stream was not ended")
 
     def caller(self, call: Caller) -> User:
         """Return the user of CALL; raise NotAuthenticated."""
-        user = self.users.caller(call.metadata)
-        if user is None:
+        return self.sender(call, self.users.caller(call.metadata))
+
+    def sender(self, call: ConnectedPeer, signer: User | None) -> User:
+        """Return the user of CALL: SIGNER, or else the one of its certificate; raise NotAuthenticated."""
+        if signer is None:
             user = self.users.certified(call.certificate_names)
             if user is None:
                 raise NotAuthenticated(NO_USER)
-        else:
-            self.check_way(call, user.name)
-        return user
+            return user
+        self.check_way(call, signer.name)
+        return signer
 
-    def check_way(self, call: Caller, user: str = "", *, passed_on: bool = False) -> None:
+    def check_way(self, call: ConnectedPeer, user: str = "", *, passed_on: bool = False) -> None:
         """Raise NotAuthenticated if CALL came in plaintext from another machine, unless that is allowed.
 
         PASSED_ON: the peer relays the call of a client, which may be on any machine.
@@ -154,15 +169,21 @@ class Guard:
     def check(self, call: Caller, rule: Rule, request: Any) -> User:
         """Return the user of CALL. Raise NotAuthenticated, or NotAuthorized if RULE refuses REQUEST."""
         user = self.caller(call)
+        if not user.is_super:
+            self.allow(user, call, rule(request))
+        return user
+
+    def allow(self, user: User, call: ConnectedPeer, needs: Iterable[policies.Need]) -> None:
+        """Raise NotAuthorized unless USER, who sent CALL, may do all that NEEDS describe."""
         if user.is_super:
-            return user
+            return
         host = host_of(call.peer)
-        for asked in rule(request):
-            for need in policies.expanded(asked, self.cluster):
+        for asked in needs:
+            plain = asked._replace(hidden_as="") if asked.hidden_as else asked
+            for need in policies.expanded(plain, self.cluster):
                 decision = user.policies.decide(need, host)
                 if not decision.allowed:
                     raise _not_authorized(user, need, asked, host, decision)
-        return user
 
     def denied(self, method: Method, call: CallContext, error: PocketMQError) -> None:
         """Log that CALL of METHOD was refused with ERROR, unless the request is malformed."""
@@ -242,12 +263,12 @@ class Guard:
 
         return bidi
 
-    def note(self, receiver: _GuardedReceiver, *, is_open: bool) -> None:
-        """Check RECEIVER again when users change, if IS_OPEN; otherwise no longer."""
+    def note(self, watched: Watched, *, is_open: bool) -> None:
+        """Check WATCHED again when users change, if IS_OPEN; otherwise no longer."""
         if is_open:
-            self._open[receiver] = None
+            self._open[watched] = None
         else:
-            self._open.pop(receiver, None)
+            self._open.pop(watched, None)
 
 
 def _not_authorized(
@@ -258,8 +279,11 @@ def _not_authorized(
     decision: policies.Judgement,
 ) -> NotAuthorized:
     because = "" if need is asked else f" (system topic {asked.name})"
+    what = f"{need}{because} from {host}, {decision.reason}"
+    if asked.hidden_as:  # The reason of the decision would be one about the name.
+        what = f"{asked.hidden_as} from {host}"
     return NotAuthorized(
-        f"User:{user.name} has no permission to access {need}{because} from {host}, {decision.reason}.",
+        f"User:{user.name} has no permission to access {what}.",
         user=user.name,
         resource=str(need),
         actions=",".join(policies.action_names(need.actions)),

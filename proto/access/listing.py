@@ -12,22 +12,24 @@ T = TypeVar("T")
 
 
 def visible(
-    call: CallContext,
+    may: Callable[[Need], bool],
     rows: Sequence[T],
     name_of: Callable[[T], str],
     need: Callable[[str, int], Need],
 ) -> list[T]:
-    """Return those of ROWS that the user of CALL may list; NEED makes a need of a name (NAME_OF a row) and actions.
+    """Return those of ROWS that a user may list; NEED makes a need of a name (NAME_OF a row) and actions.
+
+    MAY returns whether the user may do what a need describes.
 
     If the user may list the whole kind, one check is enough, except for system topics and topics of groups.
     """
-    sees_all = call.user.may(call, need("*", LIST | GET))
+    sees_all = may(need("*", LIST | GET))
     kind = need("*", LIST | GET).type
 
     def sees(row: T) -> bool:
         one = need(name_of(row), LIST | GET)
         is_plain = one.type == kind and not may_be_of_system(one)
-        return (sees_all and is_plain) or call.user.may(call, one)
+        return (sees_all and is_plain) or may(one)
 
     return [one for one in rows if sees(one)]
 

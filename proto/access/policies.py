@@ -91,6 +91,10 @@ class Need(NamedTuple):
     actions: int
     #: Is each action decided on its own, so that a Deny of one leaves the others?
     apart: bool = False
+    #: Is it decided by its name alone, although the name is that of a system topic?
+    is_literal: bool = False
+    #: What a refusal calls the resource, whose name the caller may not know; "": its name.
+    hidden_as: str = ""
 
     def __str__(self) -> str:
         return f"{self.type}:{'*' if self.name == OTHERS else self.name}"
@@ -189,14 +193,21 @@ def of_all_messages(cluster: str, actions: int) -> tuple[Need, ...]:
     )
 
 
+def to_reply(cluster: str) -> Need:
+    """Return what is needed to send a reply to a client of CLUSTER. Replies are passed on, and not stored."""
+    return Need(TOPIC, f"{cluster}{_REPLY_SUFFIX}", PUB, is_literal=True)
+
+
 def expanded(need: Need, cluster: str) -> tuple[Need, ...]:
     """Return the needs that NEED consists of in CLUSTER.
 
     A system topic (`SCHEDULE_TOPIC_XXXX`, `RMQ_SYS_TRANS_HALF_TOPIC`, …) holds messages of all topics and groups. It
     needs Get on the cluster to read and Update to write, and the same on all topics and all groups.
     """
-    if may_be_of_system(need) and (
-        is_system_topic(need.name) or need.name == f"{cluster}{_REPLY_SUFFIX}"
+    if (
+        not need.is_literal
+        and may_be_of_system(need)
+        and (is_system_topic(need.name) or need.name == f"{cluster}{_REPLY_SUFFIX}")
     ):
         return of_all_messages(cluster, need.actions)
     return (need,)

@@ -30,9 +30,9 @@ NO_USER: Final = "username cannot be null."
 BAD_SIGNATURE: Final = "check signature failed."
 
 
-def signature(secret: bytes, date_time: bytes) -> bytes:
-    """Return the signature of DATE_TIME with SECRET."""
-    return hmac.digest(secret, date_time, "sha1")
+def signature(secret: bytes, content: bytes) -> bytes:
+    """Return the signature of CONTENT with SECRET."""
+    return hmac.digest(secret, content, "sha1")
 
 
 def signed(user: str, secret: str, date_time: str) -> tuple[tuple[str, str], ...]:
@@ -49,11 +49,11 @@ def signed(user: str, secret: str, date_time: str) -> tuple[tuple[str, str], ...
 
 
 class Credentials(NamedTuple):
-    """The claim of a caller to be USER, with SIGNATURE of DATE_TIME, which is not verified yet."""
+    """The claim of a caller to be USER, with SIGNATURE of CONTENT, which is not verified yet."""
 
     user: str
     signature: bytes
-    date_time: bytes
+    content: bytes
 
 
 def header_bytes(text: str) -> bytes:

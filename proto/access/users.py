@@ -329,7 +329,7 @@ class Users:
         An unknown user and a wrong signature get the same error, after the same time.
         """
         found = self._users.get(claim.user)
-        made = signing.signature((found or self._nobody).secret, claim.date_time)
+        made = signing.signature((found or self._nobody).secret, claim.content)
         if not hmac.compare_digest(made, claim.signature) or found is None:
             raise NotAuthenticated(signing.BAD_SIGNATURE, user=claim.user)
         if not found.enabled:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from ..rpc.memory_quota import MemoryQuota
@@ -78,6 +78,11 @@ class RemotingConnection:
     def is_secure(self) -> bool:
         """Does it use TLS?"""
         return self._link.is_secure
+
+    @property
+    def certificate_names(self) -> Sequence[str]:
+        """The names in the peer's verified certificate."""
+        return self._link.certificate_names
 
     @property
     def is_open(self) -> bool:
@@ -209,9 +214,10 @@ class RemotingConnection:
         self.flush()
 
     def end(self, reason: str) -> None:
-        """Close the connection, for REASON, once its answers were sent."""
+        """Close the connection, for REASON, once its answers were sent. Open requests are not answered any more."""
         self.flush()
         self._link.finish(reason)
+        self.lost()
 
     def lost(self) -> None:
         """Release everything: the connection is closed."""

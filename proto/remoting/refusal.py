@@ -1,17 +1,9 @@
-"""Refusals of the remoting protocol: by servers with users, and by replica sets."""
+"""The refusal of the remoting protocol by replica sets."""
 
 from __future__ import annotations
 
-from ..errors import NotAuthenticated, Unsupported
+from ..errors import Unsupported
 from .requests import RemotingRequest
-
-
-def refuse_for_users(request: RemotingRequest) -> None:
-    """Raise NotAuthenticated: REQUEST came to a server with users, which would have to check its signature."""
-    raise NotAuthenticated(
-        "this server has users, and does not accept the remoting protocol: use a client of RocketMQ 5 (gRPC)",
-        field="users",
-    )
 
 
 def refuse_for_replicas(request: RemotingRequest) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from ..access.policies import Need
 from ..errors import InvalidArgument, PocketMQError
 from .answers import code_of
 from .codes import SUCCESS
@@ -42,17 +43,35 @@ def _parsed(body: bytes) -> Any:
     return loads(body)
 
 
+class RequestUser:
+    """The user of requests, as a guard identified it. This class itself is for servers without users."""
+
+    __slots__ = ()
+    #: "": the server has no users.
+    name: str = ""
+
+    def may(self, need: Need) -> bool:
+        """May the user do at present what NEED describes?"""
+        return True
+
+
+ANYBODY: Final = RequestUser()
+
+
 class RemotingRequest:
     """COMMAND from CONNECTION. DONE is called when it was answered."""
 
-    __slots__ = ("_done", "command", "connection")
+    __slots__ = ("_done", "_object", "command", "connection", "user")
 
     def __init__(
         self, connection: RemotingConnection, command: RemotingCommand, done: Callable[[], None]
     ) -> None:
         self.connection = connection
         self.command = command
+        #: The user; set by the guard before the handler.
+        self.user: RequestUser = ANYBODY
         self._done: Callable[[], None] | None = done
+        self._object: dict[str, Any] | None = None
 
     @property
     def is_answered(self) -> bool:
@@ -136,7 +155,12 @@ class RemotingRequest:
         return default if said is None else said.lower() == "true"
 
     def json(self) -> dict[str, Any]:
-        """Return the object in the body; raise InvalidArgument."""
+        """Return the object in the body, always the same one; raise InvalidArgument."""
+        if self._object is None:
+            self._object = self._read_object()
+        return self._object
+
+    def _read_object(self) -> dict[str, Any]:
         body = self.command.body
         if len(body) > _JSON_MAX:
             raise InvalidArgument(

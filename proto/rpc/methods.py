@@ -75,6 +75,10 @@ class CallContext(ABC):
         self.outlasts = False
         self._on_cancel: list[Callable[[], None]] = []
 
+    def may(self, need: Any) -> bool:
+        """May the user do at present what NEED describes?"""
+        return self.user.may(self, need)
+
     @property
     @abstractmethod
     def peer(self) -> str:

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from pocketmq.nameserver import NameServer
+from pocketmq.nameserver.remoting import RULES, RemotingRoutes
 from pocketmq.nameserver.route_table import BrokerState, Role, RouteTable, TopicQueues
-from pocketmq.proto.access.files import UserFile
-from pocketmq.proto.access.users import UserEntry
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import Unsupported
 from pocketmq.proto.remoting.client import RemotingClient, open_tcp, read_command
@@ -24,6 +23,8 @@ from pocketmq.proto.remoting.command import REQUEST_MAX, RemotingCommand, encode
 from pocketmq.proto.remoting.fastjson import loads
 
 from ..authority import Authority
+from ..broker.remoting.classic import signed
+from ..integration.test_permissions import write_users
 from ..proto.remoting.recorded_frames import frames
 from ..served import nameserver_config, need_own
 
@@ -198,16 +199,93 @@ async def test_a_frame_that_never_ends_is_bounded_and_forgotten() -> None:
         assert (await asked(address, RemotingCommand(code=CLUSTER))).code == 0
 
 
-async def test_a_server_with_users_refuses_every_request(tmp_path: Path) -> None:
-    file = UserFile(tmp_path / "users.yaml")
-    with file.change(make=True) as users:
-        users["ada"] = UserEntry("ada", "secret", is_super=True)
-    async with serving(users=str(file.path)) as (address, table):
-        register(table)
-        for code in (ROUTE, CLUSTER, 9999):
-            answer = await asked(address, RemotingCommand(code=code, fields={"topic": "orders"}))
-            assert answer.code == ResponseCode.NO_PERMISSION
-            assert not answer.body
+USERS = {
+    "alice": {
+        "secret": "alice-secret",
+        "policies": [
+            {"resource": "Topic:orders", "actions": "Pub"},
+            {"resource": "Group:billing", "actions": "Sub"},
+        ],
+    },
+    "lister": {
+        "secret": "lister-secret",
+        "policies": [
+            {"resource": "Topic:*", "actions": "List"},
+            {"resource": "Topic:secret", "actions": "All", "decision": "Deny"},
+        ],
+    },
+    "root": {"secret": "root-secret", "type": "Super"},
+}
+
+
+@asynccontextmanager
+async def with_users(folder: Path) -> AsyncIterator[tuple[str, RouteTable]]:
+    """Serve with USERS; the broker has the topics orders and secret, and a retry topic."""
+    async with serving(users=write_users(folder, USERS)) as (address, table):
+        topics = {name: TopicQueues(1, 1, 6) for name in TOPICS}
+        register(table, topics=topics)
+        yield address, table
+
+
+TOPICS = ("%RETRY%billing", "%RETRY%other", "TBW102", "orders", "secret")
+
+
+def by(user: str, code: int, secret: str = "", **fields: str) -> RemotingCommand:
+    """Return a request of USER."""
+    return RemotingCommand(code=code, fields=signed(user, secret or f"{user}-secret", fields))
+
+
+async def test_a_server_with_users_refuses_requests_that_are_not_signed(tmp_path: Path) -> None:
+    async with with_users(tmp_path) as (address, _):
+        for code in (ROUTE, CLUSTER, *LISTS, 9999):
+            for request in (
+                RemotingCommand(code=code, fields={"topic": "orders"}),
+                by("alice", code, "wrong", topic="orders"),
+            ):
+                answer = await asked(address, request)
+                assert answer.code == ResponseCode.NO_PERMISSION
+                assert not answer.body
+
+
+LISTS = (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, RequestCode.GET_TOPICS_BY_CLUSTER)
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [
+        ("orders", 0),
+        ("secret", ResponseCode.NO_PERMISSION),
+        ("missing", ResponseCode.NO_PERMISSION),
+        ("%RETRY%billing", 0),
+        ("%RETRY%other", ResponseCode.NO_PERMISSION),
+        ("SCHEDULE_TOPIC_XXXX", ResponseCode.NO_PERMISSION),
+        # A producer of a new topic asks for these brokers: any user may know them.
+        ("TBW102", 0),
+    ],
+)
+async def test_routes_are_for_those_who_may_see_the_topic(
+    tmp_path: Path, topic: str, code: int
+) -> None:
+    async with with_users(tmp_path) as (address, _):
+        answer = await asked(address, by("alice", ROUTE, topic=topic))
+        assert (answer.code, bool(answer.body)) == (code, code == 0)
+        assert (await asked(address, by("root", ROUTE, topic=topic))).code in (0, 17)
+
+
+async def test_lists_have_the_topics_that_the_user_may_list(tmp_path: Path) -> None:
+    async with with_users(tmp_path) as (address, _):
+        for code in LISTS:
+            cluster = {"cluster": "DefaultCluster"}
+            assert (await asked(address, by("alice", code, **cluster))).code == 16
+            some = await asked(address, by("lister", code, **cluster))
+            assert loads(some.body) == {"topicList": ["orders"]}
+            every = await asked(address, by("root", code, **cluster))
+            assert loads(every.body) == {"topicList": list(TOPICS)}
+        assert (await asked(address, by("alice", CLUSTER))).code == 0
+
+
+def test_every_handler_has_a_rule() -> None:
+    assert RemotingRoutes(RouteTable(nameserver_config())).handlers().keys() == RULES.keys()
 
 
 async def test_remoting_can_be_switched_off() -> None:

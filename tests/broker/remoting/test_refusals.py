@@ -1,4 +1,4 @@
-"""Where a broker refuses classic clients: with users, in replica sets, with an unknown code, and if switched off."""
+"""Where a broker refuses classic clients: unsigned, in replica sets, with an unknown code, and if switched off."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pocketmq.proto.remoting.server import RemotingProtocol
 from .classic import Classic, consumer, sent, serving
 
 
-async def test_a_broker_with_users_refuses_every_request(tmp_path: Path) -> None:
+async def test_a_broker_with_users_refuses_every_request_that_is_not_signed(tmp_path: Path) -> None:
     file = UserFile(tmp_path / "users.yaml")
     with file.change(make=True) as users:
         users["ada"] = UserEntry("ada", "secret", is_super=True)
