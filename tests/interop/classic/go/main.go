@@ -1,4 +1,5 @@
 // Scenarios of rocketmq-client-go. Each prints one line. Arguments: name server, scenarios.
+// CLASSIC_USER and CLASSIC_SECRET sign all requests.
 package main
 
 import (
@@ -18,6 +19,7 @@ import (
 )
 
 var names []string
+var credentials = primitive.Credentials{AccessKey: os.Getenv("CLASSIC_USER"), SecretKey: os.Getenv("CLASSIC_SECRET")}
 
 func must(err error) {
 	if err != nil {
@@ -34,12 +36,34 @@ func until(holds func() bool) {
 }
 
 func sender(group string) rocketmq.Producer {
-	made, err := rocketmq.NewProducer(
-		producer.WithNameServer(names), producer.WithGroupName(group), producer.WithRetry(2),
-	)
+	options := []producer.Option{producer.WithNameServer(names), producer.WithGroupName(group), producer.WithRetry(2)}
+	if !credentials.IsEmpty() {
+		options = append(options, producer.WithCredentials(credentials))
+	}
+	made, err := rocketmq.NewProducer(options...)
 	must(err)
 	must(made.Start())
 	return made
+}
+
+func receiver(options ...consumer.Option) (rocketmq.PushConsumer, error) {
+	options = append(options, consumer.WithNameServer(names))
+	if !credentials.IsEmpty() {
+		options = append(options, consumer.WithCredentials(credentials))
+	}
+	return rocketmq.NewPushConsumer(options...)
+}
+
+// refused sends to topics that the user may send to, may only read, and may not see.
+func refused() string {
+	sending := sender("go-refused")
+	results := []string{}
+	for _, topic := range []string{"Refused", "Readable", "Secret"} {
+		_, err := sending.SendSync(context.Background(), primitive.NewMessage(topic, []byte("refused?")))
+		results = append(results, fmt.Sprint(err))
+	}
+	must(sending.Shutdown())
+	return strings.ReplaceAll(strings.Join(results, "; "), "\n", " ")
 }
 
 // sends stores messages in each way, and receives them; one fails once.
@@ -69,8 +93,8 @@ func sends() string {
 	must(err)
 	var lock sync.Mutex
 	seen, failed := map[string]bool{}, 0
-	consuming, err := rocketmq.NewPushConsumer(
-		consumer.WithNameServer(names), consumer.WithGroupName("go-sends"),
+	consuming, err := receiver(
+		consumer.WithGroupName("go-sends"),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
 	)
 	must(err)
@@ -107,8 +131,8 @@ func ordered() string {
 	}
 	var lock sync.Mutex
 	seen, count := map[int][]string{}, 0
-	consuming, err := rocketmq.NewPushConsumer(
-		consumer.WithNameServer(names), consumer.WithGroupName("go-ordered"), consumer.WithConsumerOrder(true),
+	consuming, err := receiver(
+		consumer.WithGroupName("go-ordered"), consumer.WithConsumerOrder(true),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset), consumer.WithConsumerModel(consumer.Clustering),
 	)
 	must(err)
@@ -143,8 +167,8 @@ func filters() string {
 	}
 	var lock sync.Mutex
 	seen := map[string]bool{}
-	consuming, err := rocketmq.NewPushConsumer(
-		consumer.WithNameServer(names), consumer.WithGroupName("go-filters"),
+	consuming, err := receiver(
+		consumer.WithGroupName("go-filters"),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
 	)
 	must(err)
@@ -172,7 +196,7 @@ func filters() string {
 func main() {
 	rlog.SetLogLevel("error")
 	names = []string{os.Args[1]}
-	scenarios := map[string]func() string{"sends": sends, "ordered": ordered, "filters": filters}
+	scenarios := map[string]func() string{"sends": sends, "ordered": ordered, "filters": filters, "refused": refused}
 	for _, name := range os.Args[2:] {
 		fmt.Println(name, scenarios[name]())
 	}

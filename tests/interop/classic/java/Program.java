@@ -1,14 +1,22 @@
 import java.util.*;
 import java.util.concurrent.*;
 import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.client.exception.*;
 import org.apache.rocketmq.client.consumer.*;
 import org.apache.rocketmq.client.consumer.listener.*;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.*;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.*;
+import org.apache.rocketmq.remoting.RPCHook;
 
-/** Scenarios of the classic client. Each prints one line: its name and the result. Arguments: name server, scenarios. */
+/**
+ * Scenarios of the classic client. Each prints one line: its name and the result. Arguments: name server, scenarios.
+ * CLASSIC_USER and CLASSIC_SECRET sign all requests.
+ */
 public class Program {
   static String names;
   static final long PATIENCE_S = 60;
@@ -26,6 +34,7 @@ public class Program {
     all.put("pull", Program::pull);
     all.put("shared", Program::shared);
     all.put("filters", Program::filters);
+    all.put("refused", Program::refused);
     for (String wanted : Arrays.asList(arguments).subList(1, arguments.length)) {
       String result;
       try {
@@ -47,12 +56,18 @@ public class Program {
   }
 
   static DefaultMQPushConsumer consumer(String group, String topic, String expression) throws Exception {
-    DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+    DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, hook(), new AllocateMessageQueueAveragely());
     consumer.setNamesrvAddr(names);
     consumer.setInstanceName(group + System.nanoTime());
     consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
     consumer.subscribe(topic, expression);
     return consumer;
+  }
+
+  /** Return what signs requests; null: they are not signed. */
+  static RPCHook hook() {
+    String user = System.getenv("CLASSIC_USER");
+    return user == null ? null : new AclClientRPCHook(new SessionCredentials(user, System.getenv("CLASSIC_SECRET")));
   }
 
   static String text(Message message) { return new String(message.getBody()); }
@@ -66,7 +81,7 @@ public class Program {
   }
 
   static String sends() throws Exception {
-    DefaultMQProducer producer = started(new DefaultMQProducer("sends"));
+    DefaultMQProducer producer = started(new DefaultMQProducer("sends", hook()));
     String first = producer.send(new Message("Sends", "red", "key", "sync".getBytes())).getSendStatus().name();
     CountDownLatch async = new CountDownLatch(100);
     for (int i = 0; i < 100; i++)
@@ -97,7 +112,7 @@ public class Program {
   }
 
   static String push() throws Exception {
-    DefaultMQProducer producer = started(new DefaultMQProducer("push"));
+    DefaultMQProducer producer = started(new DefaultMQProducer("push", hook()));
     Map<String, Integer> times = new ConcurrentHashMap<>();
     DefaultMQPushConsumer consumer = consumer("push", "Push", "*");
     consumer.setMaxReconsumeTimes(1);
@@ -128,7 +143,7 @@ public class Program {
   }
 
   static String ordered() throws Exception {
-    DefaultMQProducer producer = started(new DefaultMQProducer("ordered"));
+    DefaultMQProducer producer = started(new DefaultMQProducer("ordered", hook()));
     for (int i = 0; i < 100; i++)
       producer.send(new Message("Ordered", ("" + i).getBytes()), (queues, message, key) -> queues.get((int) key % queues.size()), i % 2);
     Map<Integer, List<Integer>> seen = new ConcurrentHashMap<>();
@@ -150,7 +165,7 @@ public class Program {
   }
 
   static String transactions() throws Exception {
-    TransactionMQProducer producer = new TransactionMQProducer("transactions");
+    TransactionMQProducer producer = new TransactionMQProducer("transactions", hook());
     producer.setTransactionListener(new TransactionListener() {
       public LocalTransactionState executeLocalTransaction(Message message, Object decision) { return (LocalTransactionState) decision; }
       public LocalTransactionState checkLocalTransaction(MessageExt message) { return LocalTransactionState.COMMIT_MESSAGE; }
@@ -173,7 +188,7 @@ public class Program {
   }
 
   static String requests() throws Exception {
-    DefaultMQProducer replier = started(new DefaultMQProducer("repliers"));
+    DefaultMQProducer replier = started(new DefaultMQProducer("repliers", hook()));
     DefaultMQPushConsumer consumer = consumer("repliers", "Requests", "*");
     consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
       try {
@@ -185,7 +200,7 @@ public class Program {
       return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
     });
     consumer.start();
-    DefaultMQProducer asker = new DefaultMQProducer("askers");
+    DefaultMQProducer asker = new DefaultMQProducer("askers", hook());
     asker.setInstanceName("askers");
     started(asker);
     Message reply = asker.request(new Message("Requests", "hello".getBytes()), 30000);
@@ -196,9 +211,9 @@ public class Program {
   }
 
   static String pull() throws Exception {
-    DefaultMQProducer producer = started(new DefaultMQProducer("pull"));
+    DefaultMQProducer producer = started(new DefaultMQProducer("pull", hook()));
     for (int i = 0; i < 20; i++) producer.send(new Message("Pull", ("" + i).getBytes()));
-    DefaultLitePullConsumer consumer = new DefaultLitePullConsumer("pull");
+    DefaultLitePullConsumer consumer = new DefaultLitePullConsumer("pull", hook());
     consumer.setNamesrvAddr(names);
     consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
     consumer.subscribe("Pull", "*");
@@ -217,7 +232,7 @@ public class Program {
   }
 
   static String shared() throws Exception {
-    DefaultMQProducer producer = started(new DefaultMQProducer("shared"));
+    DefaultMQProducer producer = started(new DefaultMQProducer("shared", hook()));
     Map<String, AtomicInteger> seen = new ConcurrentHashMap<>();
     Set<String> bodies = ConcurrentHashMap.newKeySet();
     List<DefaultMQPushConsumer> members = new ArrayList<>();
@@ -247,7 +262,7 @@ public class Program {
   }
 
   static String filters() throws Exception {
-    DefaultMQProducer producer = started(new DefaultMQProducer("filters"));
+    DefaultMQProducer producer = started(new DefaultMQProducer("filters", hook()));
     for (int i = 0; i < 20; i++) {
       Message message = new Message("Filters", i % 2 == 0 ? "even" : "odd", ("" + i).getBytes());
       message.putUserProperty("n", "" + i);
@@ -272,5 +287,32 @@ public class Program {
     sql.shutdown();
     producer.shutdown();
     return tagged.size() + " " + new TreeSet<>(chosen);
+  }
+
+  /** The code of the answer to a message for TOPIC, or of the answer to a question for its route. */
+  static int code(DefaultMQProducer producer, String topic) throws Exception {
+    try {
+      producer.send(new Message(topic, "key", "refused?".getBytes()));
+      return 0;
+    } catch (MQBrokerException error) {
+      return error.getResponseCode();
+    } catch (MQClientException error) {
+      if (error.getCause() instanceof MQBrokerException) return error.getResponseCode();
+      try {
+        producer.fetchPublishMessageQueues(topic);
+      } catch (MQClientException route) {
+        if (route.getCause() instanceof MQClientException) return ((MQClientException) route.getCause()).getResponseCode();
+      }
+      throw error;
+    }
+  }
+
+  static String refused() throws Exception {
+    DefaultMQProducer producer = started(new DefaultMQProducer("refused", hook()));
+    producer.setRetryTimesWhenSendFailed(0);
+    int allowed = code(producer, "Refused"), readable = code(producer, "Readable"), secret = code(producer, "Secret");
+    if (allowed == 0) producer.sendOneway(new Message("Readable", "oneway".getBytes()));
+    producer.shutdown();
+    return allowed + " " + readable + " " + secret;
   }
 }
