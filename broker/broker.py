@@ -32,7 +32,7 @@ from ..proto.clock import Clock
 from ..proto.errors import PocketMQError, ShuttingDown
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import Host
-from ..proto.remoting.guard import RemotingGuard
+from ..proto.remoting.guard import RemotingGuard, noticing as remoting_noticing
 from ..proto.remoting.server import RemotingProtocol
 from ..proto.rpc import Carrier, Certificate, MakeCarrier, MethodTable
 from ..proto.rpc.carrier import ConnectionTotals, CountsConnections
@@ -476,8 +476,9 @@ class Broker:
     def _remoting(self, parts: BrokerParts) -> RemotingProtocol:
         """Return the remoting protocol over PARTS."""
         handlers = remoting_handlers(parts, self._config, self._wall.now_ms)
-        check = None
-        if self._asked_users is not None:
+        if self._asked_users is None:
+            check = remoting_noticing()
+        else:
             rules = remoting_rules(parts.store, self._config.cluster)
             check = RemotingGuard(self._asked_users.guard, handlers, rules).check
         return RemotingProtocol(
@@ -489,7 +490,9 @@ class Broker:
 
     def _figures(self) -> Iterator[PageFigure]:
         assert self._running is not None, "asked while running"
-        yield from figures(self._running.parts, self._status(), _totals(self._running.carrier))
+        parts, totals = self._running.parts, _totals(self._running.carrier)
+        denials = {} if self._asked_users is None else self._asked_users.guard.audit.denials
+        yield from figures(parts, self._status(), totals, denials)
         if self._network.port is not None:
             yield from self._network.port.figures()
 

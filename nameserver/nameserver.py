@@ -20,7 +20,7 @@ from ..proto.access.method_rules import NAME_SERVER
 from ..proto.carriers import Http2Carrier
 from ..proto.clock import Clock
 from ..proto.errors import ConfigError
-from ..proto.remoting.guard import RemotingGuard
+from ..proto.remoting.guard import RemotingGuard, noticing as remoting_noticing
 from ..proto.remoting.server import RemotingProtocol
 from ..proto.rpc import Carrier, Certificate, Limits, MakeCarrier, MethodTable
 from ..proto.rpc.listening import connections_fitting
@@ -160,7 +160,9 @@ def _remoting(
 ) -> RemotingProtocol:
     """Return the remoting protocol over TABLE."""
     handlers = RemotingRoutes(table).handlers()
-    check = None if users is None else RemotingGuard(users.guard, handlers, RULES).check
+    check = (
+        remoting_noticing() if users is None else RemotingGuard(users.guard, handlers, RULES).check
+    )
     return RemotingProtocol(handlers, bytes_max=bytes_max, now_ms=clock.now_ms, check=check)
 
 

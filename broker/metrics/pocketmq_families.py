@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ...proto.gen import pocketmq_v1_pb2 as pb
@@ -18,9 +18,15 @@ _GROUPS_MAX: Final = 100
 
 
 def figures(
-    parts: BrokerParts, status: pb.BrokerStatusReply, connections: ConnectionTotals | None
+    parts: BrokerParts,
+    status: pb.BrokerStatusReply,
+    connections: ConnectionTotals | None,
+    denials: Mapping[str, int],
 ) -> Iterator[PageFigure]:
-    """Yield the metrics of a broker with PARTS and STATUS, and of CONNECTIONS (None: the carrier has no counters)."""
+    """Yield the metrics of a broker with PARTS and STATUS, and of CONNECTIONS (None: the carrier has no counters).
+
+    DENIALS: the calls that were refused, by the name of their error.
+    """
     who = (
         ("broker", status.broker_name),
         ("cluster", status.cluster),
@@ -29,11 +35,23 @@ def figures(
     yield PageFigure("gauge", "pocketmq_broker_info", "Name and version of the broker.", 1, who)
     yield from _process(status)
     yield from _own_traffic(parts)
+    yield from _denied_calls(denials)
     yield from _connections(connections or ConnectionTotals(open=0, accepted=0, refused=0))
     yield from _tables(parts, status)
     yield from _store(parts, status)
     yield from _topics(parts)
     yield from _groups(parts)
+
+
+def _denied_calls(denials: Mapping[str, int]) -> Iterator[PageFigure]:
+    for error in ("NotAuthenticated", "NotAuthorized"):
+        yield PageFigure(
+            "counter",
+            "pocketmq_broker_denied_calls_total",
+            "Calls and requests that were refused because of users and permissions; 0 without users.",
+            denials.get(error, 0),
+            (("error", error),),
+        )
 
 
 def _topics(parts: BrokerParts) -> Iterator[PageFigure]:

@@ -21,6 +21,8 @@ _UNSIGNED: Final = "/opencensus.proto."
 #: Interval between log lines about such calls, and the number of hosts in one.
 UNSIGNED_MS: Final = 3_600_000
 _UNSIGNED_HOSTS_MAX: Final = 100
+#: Longer texts are cut off: names in requests may be long.
+_SHOWN: Final = 500
 
 
 class Audit:
@@ -60,7 +62,7 @@ class Audit:
         if method.startswith(_UNSIGNED) and error.message == NO_USER:
             self._count_unsigned(host)
             return
-        key = (method, host, user, error.message)
+        key = (method, host, user[:_SHOWN], error.message[:_SHOWN])
         count = self._counts.get(key)
         if count is not None:
             self._counts[key] = count + 1
@@ -116,7 +118,7 @@ class Audit:
 
     def _tell(self, what: str, **details: Any) -> None:
         cut = {
-            name: value[:500] if isinstance(value, str) else value
+            name: value[:_SHOWN] if isinstance(value, str) else value
             for name, value in details.items()
         }
         self._write(json.dumps({"at_ms": self._now_ms(), "event": what, **cut}, ensure_ascii=True))

@@ -291,28 +291,37 @@ def _not_authorized(
     )
 
 
+class IgnoredCredentials:
+    """The clients whose credentials a server without users ignores. Each is logged once, up to a limit."""
+
+    def __init__(self) -> None:
+        self._logged: set[tuple[str, str]] = set()
+
+    def note(self, peer: str, user: str) -> None:
+        """Note a call from PEER in the name of USER; "": it has no credentials."""
+        if not user:
+            return
+        key = host_of(peer), user
+        if key not in self._logged and len(self._logged) < _NOTICED_MAX:
+            self._logged.add(key)
+            logger.warning(
+                "credentials count for nothing, this server has no users host=%s user=%s", *key
+            )
+
+
 def noticing(table: MethodTable) -> MethodTable:
     """Return TABLE for a server without users. It logs once per client that credentials are ignored.
 
     Only the start of a stream is checked. Every client has a stream, and other calls cost nothing more.
     """
-    told: set[tuple[str, str]] = set()
-
-    def notice(stream: CallContext) -> None:
-        user = signing.claimed_user(stream.metadata)
-        key = host_of(stream.peer), user
-        if user and key not in told and len(told) < _NOTICED_MAX:
-            told.add(key)
-            logger.warning(
-                "credentials count for nothing, this server has no users host=%s user=%s", *key
-            )
+    ignored = IgnoredCredentials()
 
     def watched(method: Method) -> Method:
         if method.kind is not MethodKind.BIDI:
             return method
 
         def bidi(stream: Any) -> Any:
-            notice(stream)
+            ignored.note(stream.peer, signing.claimed_user(stream.metadata))
             return method.handler(stream)
 
         return replace(method, handler=bidi)

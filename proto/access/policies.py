@@ -350,6 +350,8 @@ class Policies:
 
     def decide(self, need: Need, host: str) -> Judgement:
         """Return the decision about NEED of a caller at HOST."""
+        if len(need.name) > RESOURCE_LENGTH_MAX:
+            return self._decision(need, host)
         key = need, host
         found = self._decided.get(key)
         if found is None:

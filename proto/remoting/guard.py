@@ -18,15 +18,17 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ..access.guard import Guard, Rule
+from ..access.guard import Guard, IgnoredCredentials, Rule
 from ..access.policies import Need
 from ..access.signing import BAD_SIGNATURE, NO_USER
-from ..access.users import User
+from ..access.users import NAME_LENGTH_MAX, User
 from ..errors import NotAuthenticated, NotAuthorized, PocketMQError
+from ..topics import NAME_SIZE_MAX
 from .codes import RequestCode
 from .connection import RemotingConnection
 from .requests import RemotingRequest, RequestUser
-from .signatures import claim_in
+from .server import Check
+from .signatures import ACCESS_KEY, claim_in
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +92,18 @@ class RemotingGuard:
         known = self._connections.pop(connection, None)
         if known is not None:
             self._guard.note(known, is_open=False)
+
+
+def noticing() -> Check:
+    """Return the check of a server without users. It logs once per client that credentials are ignored."""
+    ignored = IgnoredCredentials()
+
+    def check(request: RemotingRequest) -> None:
+        user = request.command.fields.get(ACCESS_KEY, "")
+        if user and user.isprintable():  # Other characters could forge lines of the log.
+            ignored.note(request.connection.peer, user[:NAME_LENGTH_MAX])
+
+    return check
 
 
 def _explained(error: PocketMQError) -> PocketMQError:
@@ -168,7 +182,9 @@ class _GuardedConnection:
         if len(self._needs) > _NEEDS_MAX:
             self._needs.clear()
             self._has_forgotten = True
-        self._needs.update(dict.fromkeys((user, need) for need in needs))
+        # A handler refuses longer names.
+        kept = (need for need in needs if len(need.name) <= NAME_SIZE_MAX)
+        self._needs.update(dict.fromkeys((user, need) for need in kept))
 
     def look_again(self) -> None:
         """Close the connection unless its users are still allowed everything that lasts."""

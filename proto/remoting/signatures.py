@@ -17,6 +17,7 @@ import binascii
 from typing import Final
 
 from ..access.signing import Credentials
+from ..access.users import NAME_LENGTH_MAX
 from .command import RemotingCommand
 
 ACCESS_KEY: Final = "AccessKey"
@@ -33,7 +34,9 @@ def claim_in(command: RemotingCommand) -> Credentials | None:
     user = fields.get(ACCESS_KEY)
     if not user:
         return None
-    return Credentials(user, _decoded(fields.get(SIGNATURE, "")), signed_content(command))
+    # No user has a longer name. What is logged and counted of it is bounded.
+    name = user[: NAME_LENGTH_MAX + 1]
+    return Credentials(name, _decoded(fields.get(SIGNATURE, "")), signed_content(command))
 
 
 def signed_content(command: RemotingCommand) -> bytes:

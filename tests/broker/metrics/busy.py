@@ -121,7 +121,7 @@ async def page_of(
 
     page = MetricsPage(
         [
-            lambda: figures(parts, said(), None),
+            lambda: figures(parts, said(), None, {}),
             lambda: client_figures(parts.client_metrics),
             RocketMQFigures(parts, said, lambda: series_max, lambda: names),
         ]

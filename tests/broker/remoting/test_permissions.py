@@ -424,3 +424,17 @@ async def test_a_change_that_takes_nothing_away_disturbs_nobody(tmp_path: Path) 
             RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "billing"}
         )
         assert loads(listed.body) == {"consumerIdList": ["me@1"]}
+
+
+async def test_denied_requests_are_counted(tmp_path: Path) -> None:
+    async with stage(tmp_path) as (broker, alice, _):
+        for _ in range(3):
+            assert (await alice.send("secret", b"x")).code == DENIED
+        alice.sign_as("alice", "wrong")
+        assert (await alice.send("orders", b"x")).code == DENIED
+        counted = {
+            one.labels: one.value
+            for one in broker._figures()
+            if one.name == "pocketmq_broker_denied_calls_total"
+        }
+        assert counted == {(("error", "NotAuthenticated"),): 1, (("error", "NotAuthorized"),): 3}

@@ -17,7 +17,7 @@ from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.remoting.codes import RequestCode, ResponseCode
 from pocketmq.proto.remoting.command import RemotingCommand, decode, encode
 from pocketmq.proto.remoting.connection import RemotingConnection
-from pocketmq.proto.remoting.guard import RemotingGuard
+from pocketmq.proto.remoting.guard import RemotingGuard, noticing
 from pocketmq.proto.remoting.requests import RemotingRequest
 from pocketmq.proto.remoting.server import RemotingProtocol
 
@@ -132,7 +132,7 @@ def plain(fields: Mapping[str, str], code: int = SEND, body: bytes = b"body") ->
     return encode(RemotingCommand(code=code, fields=fields, body=body))
 
 
-def test_a_signed_request_is_served_for_its_user() -> None:
+async def test_a_signed_request_is_served_for_its_user() -> None:
     port = Port()
     assert asked(port, signed_request())[0] == 0
     assert asked(port, signed_request(user="root", topic="secret"))[0] == 0
@@ -164,7 +164,9 @@ BAD_SIGNATURE = "check signature failed."
     ],
 )
 @pytest.mark.parametrize("flag", [0, 2])
-def test_a_refused_request_does_nothing_and_is_logged(data: bytes, remark: str, flag: int) -> None:
+async def test_a_refused_request_does_nothing_and_is_logged(
+    data: bytes, remark: str, flag: int
+) -> None:
     port, link = Port(), Link()
     command = decode(data[4:])
     one = RemotingCommand(code=command.code, fields=command.fields, body=command.body, flag=flag)
@@ -181,7 +183,9 @@ def test_a_refused_request_does_nothing_and_is_logged(data: bytes, remark: str, 
 
 @pytest.mark.parametrize("fields", [{}, {"topic": "orders"}, {"AccessKey": "", "Signature": ""}])
 @pytest.mark.parametrize("code", [SEND, ANY, UNKNOWN])
-def test_a_request_without_a_user_is_told_how_to_sign(code: int, fields: dict[str, str]) -> None:
+async def test_a_request_without_a_user_is_told_how_to_sign(
+    code: int, fields: dict[str, str]
+) -> None:
     port = Port()
     found, remark = asked(port, plain(fields, code))
 
@@ -190,14 +194,14 @@ def test_a_request_without_a_user_is_told_how_to_sign(code: int, fields: dict[st
     assert port.lines[0]["reason"] == "username cannot be null."
 
 
-def test_an_unknown_code_needs_a_user_only() -> None:
+async def test_an_unknown_code_needs_a_user_only() -> None:
     port = Port()
     assert asked(port, signed_request(UNKNOWN))[0] == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert asked(port, signed_request(UNKNOWN, secret="x")) == refused(BAD_SIGNATURE)
     assert port.lines[0]["method"] == "remoting/9999"
 
 
-def test_a_handler_without_a_rule_is_a_mistake() -> None:
+async def test_a_handler_without_a_rule_is_a_mistake() -> None:
     with pytest.raises(AssertionError, match=r"without a rule: .*SEND_MESSAGE: 10"):
         RemotingGuard(Port().guard, [SEND, ANY], {ANY: any_user})
 
@@ -211,7 +215,7 @@ def test_a_handler_without_a_rule_is_a_mistake() -> None:
         (Link("[::1]:1"), False, "User:alice has no permission"),
     ],
 )
-def test_plaintext_from_elsewhere_and_addresses_of_policies(
+async def test_plaintext_from_elsewhere_and_addresses_of_policies(
     link: Link, plaintext: bool, remark: str
 ) -> None:
     """The policy is for 127.0.0.1 alone."""
@@ -221,7 +225,7 @@ def test_plaintext_from_elsewhere_and_addresses_of_policies(
     assert found.startswith(remark)
 
 
-def test_a_client_certificate_proves_a_user_if_nothing_is_signed() -> None:
+async def test_a_client_certificate_proves_a_user_if_nothing_is_signed() -> None:
     port, named = Port(), ["alice.example"]
     good = Link(is_secure=True, certificate_names=named)
     assert asked(port, plain({"topic": "orders"}), good)[0] == 0
@@ -241,7 +245,7 @@ def test_a_client_certificate_proves_a_user_if_nothing_is_signed() -> None:
         ALICE | {"policies": [{"resource": "Topic:orders", "actions": "Pub", "decision": "Deny"}]},
     ],
 )
-def test_a_change_of_users_applies_to_open_connections(alice: dict[str, Any] | None) -> None:
+async def test_a_change_of_users_applies_to_open_connections(alice: dict[str, Any] | None) -> None:
     port, link = Port(), Link()
     connection = port.open(link)
     connection.receive(signed_request(SEND))
@@ -253,7 +257,7 @@ def test_a_change_of_users_applies_to_open_connections(alice: dict[str, Any] | N
 
 
 @pytest.mark.parametrize("alice", [None, ALICE | {"secret": "another"}, ALICE | {"policies": []}])
-def test_a_wait_that_is_no_longer_allowed_ends_with_its_connection(
+async def test_a_wait_that_is_no_longer_allowed_ends_with_its_connection(
     alice: dict[str, Any] | None,
 ) -> None:
     port, link = Port(), Link()
@@ -271,7 +275,7 @@ def test_a_wait_that_is_no_longer_allowed_ends_with_its_connection(
     assert port.guard._open == {}
 
 
-def test_a_super_user_that_becomes_a_normal_one_loses_its_wait() -> None:
+async def test_a_super_user_that_becomes_a_normal_one_loses_its_wait() -> None:
     port, link = Port(), Link()
     connection = port.open(link)
     connection.receive(signed_request(PULL, user="root", topic="any"))
@@ -279,7 +283,7 @@ def test_a_super_user_that_becomes_a_normal_one_loses_its_wait() -> None:
     assert not connection.is_open
 
 
-def test_a_certificate_that_is_no_longer_a_users_loses_its_wait() -> None:
+async def test_a_certificate_that_is_no_longer_a_users_loses_its_wait() -> None:
     port = Port()
     link = Link(is_secure=True, certificate_names=["alice.example"])
     connection = port.open(link)
@@ -291,7 +295,7 @@ def test_a_certificate_that_is_no_longer_a_users_loses_its_wait() -> None:
     assert not connection.is_open
 
 
-def test_what_is_remembered_of_a_connection_is_bounded() -> None:
+async def test_what_is_remembered_of_a_connection_is_bounded() -> None:
     """With more, any change of users closes it."""
     port, link = Port(), Link()
     connection = port.open(link)
@@ -304,7 +308,7 @@ def test_what_is_remembered_of_a_connection_is_bounded() -> None:
     assert not connection.is_open
 
 
-def test_a_closed_connection_is_forgotten() -> None:
+async def test_a_closed_connection_is_forgotten() -> None:
     port = Port()
     connection = port.open(Link())
     connection.receive(signed_request())
@@ -313,7 +317,7 @@ def test_a_closed_connection_is_forgotten() -> None:
     assert port.guard._open == {}
 
 
-def test_a_malformed_request_is_told_to_known_users_only() -> None:
+async def test_a_malformed_request_is_told_to_known_users_only() -> None:
     port = Port()
     fields = signed("alice", "alice-secret", {}, b"body")
     code, remark = asked(port, plain(fields))
@@ -335,7 +339,7 @@ async def test_a_user_is_asked_again_at_the_moment_of_a_command() -> None:
     assert user.may(need)
 
 
-def test_what_a_rule_finds_wrong_is_no_denial() -> None:
+async def test_what_a_rule_finds_wrong_is_no_denial() -> None:
     port = Port()
 
     def wrong(request: RemotingRequest) -> Iterable[Need]:
@@ -347,3 +351,42 @@ def test_what_a_rule_finds_wrong_is_no_denial() -> None:
     )
     assert asked(port, signed_request()) == (ResponseCode.SYSTEM_ERROR, "wrong")
     assert asked(port, signed_request(user="root"))[0] == 0
+
+
+async def test_long_names_are_not_kept() -> None:
+    """They would be copied into caches and counts of denials."""
+    port, link = Port(), Link()
+    port.guard.replace(users(alice=ALICE | {"policies": [{"resource": "*", "actions": "All"}]}))
+    connection = port.open(link)
+    connection.receive(signed_request(PULL, topic="t" * 100_000))
+    (known,) = port.guard._open
+    assert not known._needs  # type: ignore[attr-defined]
+    alice = port.guard.users.find("alice")
+    assert alice is not None
+    assert not alice.policies._decided
+    port.guard.replace(users())
+    port.open(Link()).receive(signed_request(user="u" * 100_000, secret="x"))
+    port.open(Link()).receive(signed_request(topic="t" * 100_000))
+    assert len(port.lines) == 2
+    assert max(len(text) for key in port.audit._counts for text in key) <= 500
+
+
+async def test_ignored_credentials_are_logged_once_per_client(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    protocol = RemotingProtocol(
+        {ANY: lambda request: request.answer()},
+        bytes_max=1,
+        now_ms=SystemClock().now_ms,
+        check=noticing(),
+    )
+    link = Link("10.1.2.3:1")
+    connection = protocol.open(link)
+    for user in ("alice", "alice", "bob", "a\nb"):
+        connection.receive(signed_request(ANY, user))
+    connection.receive(plain({}, ANY))
+    assert [one.code for one in link.answers] == [0] * 5
+    assert [one.getMessage() for one in caplog.records] == [
+        f"credentials count for nothing, this server has no users host=10.1.2.3 user={user}"
+        for user in ("alice", "bob")
+    ]
