@@ -79,7 +79,7 @@ class BrokerConfig:
     #: HTTP/2 server: "builtin", or "grpcio", which is slower (docs/ports.md).
     grpc: str = "builtin"
     #: Serve the remoting protocol of RocketMQ 4.x clients on the port too (docs/remoting.md). Not
-    #: with "grpcio", users or replicas.
+    #: with "grpcio" or replicas.
     remoting: bool = True
     #: Accept TLS as well as plaintext. With "grpcio" and a certificate: TLS instead of plaintext.
     tls: bool = True

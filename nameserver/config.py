@@ -33,8 +33,7 @@ class NameServerConfig:
     port: int = 9876
     #: The HTTP/2 server: "builtin", or "grpcio", which is slower (docs/http2.md).
     grpc: str = "builtin"
-    #: Serve the remoting protocol of RocketMQ 4.x clients on the port too (docs/remoting.md), but not with "grpcio" or
-    #: users.
+    #: Serve the remoting protocol of RocketMQ 4.x clients on the port too (docs/remoting.md), but not with "grpcio".
     remoting: bool = True
     #: PEM files, the key without a password. The builtin server then accepts TLS and plaintext, "grpcio" only TLS.
     tls_cert: str = ""

@@ -33,11 +33,12 @@ from ...proto.access.policies import (
     of_topic,
     to_reply,
 )
-from ...proto.errors import InvalidRecord, PocketMQError
+from ...proto.errors import InvalidRecord
 from ...proto.record import decode_record
 from ...proto.remoting.codes import RequestCode
 from ...proto.remoting.requests import RemotingRequest
 from ...store.message_store import MessageStore
+from ..messages.lookup import is_in_its_queue
 from .heartbeats import objects, text
 from .locks import asked_queues
 from .sending import V2_NAMES
@@ -135,20 +136,15 @@ def _topic_at(store: MessageStore, at: int) -> str:
 
 
 def _indexed_topic_at(store: MessageStore, at: int) -> str:
-    """Return the topic of the message at log offset AT; "": there is none.
-
-    A body may contain what looks like a record, whose properties reach into the next messages of the log. So the queue
-    that the record names must have it at this offset.
-    """
+    """Return the topic of the message at log offset AT; "": there is none, or it is not in its queue."""
     data = store.read_at(at)
     try:
         record = None if data is None else decode_record(data)
-        if record is None:
-            return ""
-        found = store.read_queue(record.topic, record.queue_id, record.queue_offset, 1, 1)
-    except PocketMQError:
+    except InvalidRecord:
         return ""
-    return record.topic if found.records == data else ""
+    if data is None or record is None or not is_in_its_queue(store, data, record):
+        return ""
+    return record.topic
 
 
 _BOTH = SUB | GET

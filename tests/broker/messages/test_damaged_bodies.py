@@ -116,7 +116,8 @@ async def test_what_a_group_steps_over_is_counted_once(tmp_path: Path, tags: str
         assert counts.lost == 2
         state = broker.parts.coordination.state(pb.GroupStateRequest(group="b"), FakeCall())
         assert [(one.topic, one.lost_count) for one in state.filtered] == [("T", 1)]
-        shown = {one.name: one.value for one in figures(broker.parts, pb.BrokerStatusReply(), None)}
+        page = figures(broker.parts, pb.BrokerStatusReply(), None, {})
+        shown = {one.name: one.value for one in page}
         assert shown["pocketmq_broker_lost_messages_total"] == 2
         assert shown["pocketmq_store_damaged_records_total"] == 1
 

@@ -17,7 +17,7 @@ from pocketmq.broker.topics import Topics
 from pocketmq.proto.errors import InvalidArgument, Overloaded, TopicNotFound
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.message_id import offset_message_id
-from pocketmq.proto.record import decode_record
+from pocketmq.proto.record import Record, decode_record, encode_record
 from pocketmq.proto.record_run import walk
 from pocketmq.store.format.state_tables import TopicConfig
 from pocketmq.store.message_store import MessageStore
@@ -113,6 +113,25 @@ def test_another_topics_messages_are_not_found(rig: Rig) -> None:
     rig.append(b"a", topic="Other", KEYS="k")
 
     assert rig.find(key="k") == []
+
+
+def test_an_id_of_a_place_in_a_body_finds_nothing(rig: Rig) -> None:
+    """There may be what looks like a record of the topic, and reaches into the next message of another topic."""
+    begin, body = rig.append(b"x" * 400), b"x" * 400
+    data = rig.store.read_at(begin)
+    assert data is not None
+    inside = rig.store.max_log_offset + data.index(body)
+    record = Record(topic=TOPIC, body=b"", queue_id=0, queue_offset=0, log_offset=inside,
+                    store_host=rig.store.host)  # fmt: skip
+    fake, reach = bytearray(encode_record(record)), 200
+    fake[:4] = (len(fake) + reach).to_bytes(4)
+    fake[-2:] = reach.to_bytes(2)
+    rig.append(bytes(fake))
+    rig.append(b"secret" * 100, topic="Other")
+    assert b"secret" in (rig.store.read_at(inside) or b"")
+
+    assert rig.find(message_id=rig.id_of(inside)) == []
+    assert rig.find(message_id=rig.id_of(begin)) == [body]
 
 
 def test_the_newest_are_kept_when_there_are_more_than_asked_for(rig: Rig) -> None:
