@@ -221,6 +221,7 @@ async def test_properties_lead_a_delayed_message_nowhere_else(
         assert (
             await alice.send("orders", b"late", properties={"UNIQ_KEY": "A", **properties})
         ).code == 0
+        body = b""
         for _ in range(100):
             body = (await root.pull("orders", group="root")).body
             if body:
