@@ -45,7 +45,7 @@ def signed_content(command: RemotingCommand) -> bytes:
     names = [name for name in fields if name != SIGNATURE]
     if command.version <= _V4_9_3 and _UNSIGNED_BEFORE in fields:
         names.remove(_UNSIGNED_BEFORE)
-    names.sort(key=_in_java)
+    names.sort(key=None if "".join(names).isascii() else _in_java)
     return "".join([fields[name] for name in names]).encode("utf-8", "replace") + command.body
 
 
