@@ -164,12 +164,19 @@ class _GuardedConnection:
         self._guard = guard
         self._connection = connection
         self._users: dict[tuple[str, bool], GuardedUser] = {}
-        self._needs: dict[tuple[GuardedUser, Need], None] = {}
+        #: None: only that it is the user.
+        self._needs: dict[tuple[GuardedUser, Need | None], None] = {}
         self._has_forgotten = False
 
     def user(self, proved: User, *, is_signed: bool) -> GuardedUser:
         """Return PROVED as the user of a request. Requests share it."""
         found = self._users.get((proved.name, is_signed))
+        if (
+            found is not None
+            and found.proved is not proved
+            and found.proved.secret == proved.secret
+        ):
+            found.proved = proved  # The same user, after a change of users.
         if found is None or found.proved is not proved:
             if len(self._users) >= _USERS_MAX:
                 self._users.clear()
@@ -182,7 +189,8 @@ class _GuardedConnection:
         if len(self._needs) > _NEEDS_MAX:
             self._needs.clear()
             self._has_forgotten = True
-        # A handler refuses longer names.
+        # Producers need nothing but their user. A handler refuses longer names.
+        self._needs[user, None] = None
         kept = (need for need in needs if len(need.name) <= NAME_SIZE_MAX)
         self._needs.update(dict.fromkeys((user, need) for need in kept))
 
@@ -190,7 +198,7 @@ class _GuardedConnection:
         """Close the connection unless its users are still allowed everything that lasts."""
         try:
             for user, need in self._needs:
-                user.check((need,))
+                user.check(() if need is None else (need,))
             if not self._has_forgotten:
                 return
         except (NotAuthenticated, NotAuthorized) as error:

@@ -410,6 +410,16 @@ async def test_a_client_that_lost_its_permission_is_disconnected(
             assert (await again.beat(consumer("billing", "orders"))).code == DENIED
 
 
+async def test_a_producer_whose_user_is_deleted_is_disconnected(tmp_path: Path) -> None:
+    """Its heartbeat needs no permission, but replies would reach it."""
+    async with stage(tmp_path) as (broker, alice, _):
+        assert (await alice.beat(producers=("pg",))).code == 0
+        replace(broker, bob=None)
+        assert members(broker) == 1
+        replace(broker, alice=None)
+        assert members(broker) == 0
+
+
 async def test_a_change_that_takes_nothing_away_disturbs_nobody(tmp_path: Path) -> None:
     async with stage(tmp_path) as (broker, alice, root):
         await root.send("orders", b"first")

@@ -308,6 +308,17 @@ async def test_what_is_remembered_of_a_connection_is_bounded() -> None:
     assert not connection.is_open
 
 
+async def test_changes_of_users_do_not_add_up_on_a_connection() -> None:
+    port, link = Port(), Link()
+    connection = port.open(link)
+    for _ in range(1_010):
+        connection.receive(signed_request(PULL))
+        port.guard.replace(users())
+    assert connection.is_open
+    (known,) = port.guard._open
+    assert len(known._needs) == 2  # type: ignore[attr-defined]
+
+
 async def test_a_closed_connection_is_forgotten() -> None:
     port = Port()
     connection = port.open(Link())
@@ -360,7 +371,7 @@ async def test_long_names_are_not_kept() -> None:
     connection = port.open(link)
     connection.receive(signed_request(PULL, topic="t" * 100_000))
     (known,) = port.guard._open
-    assert not known._needs  # type: ignore[attr-defined]
+    assert [need for _, need in known._needs] == [None]  # type: ignore[attr-defined]
     alice = port.guard.users.find("alice")
     assert alice is not None
     assert not alice.policies._decided
