@@ -313,6 +313,14 @@ def decode_record(buffer: Buffer, at: int = 0) -> Record:
         ) from error
 
 
+def decode_or_none(data: Buffer | None) -> Record | None:
+    """Return the record at the start of DATA; None if there is no data, or none that `decode_record` accepts."""
+    try:
+        return None if data is None else decode_record(data)
+    except InvalidRecord:
+        return None
+
+
 def _decode(buffer: Buffer, at: int) -> Record:
     total, magic, crc, queue_id, flag, queue_offset, log_offset, sys_flag, born = _HEAD.unpack_from(
         buffer, at

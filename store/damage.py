@@ -17,9 +17,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from ..proto.errors import DiskFailure, InvalidRecord, StoreFull
+from ..proto.errors import DiskFailure, StoreFull
 from ..proto.facts import Facts
-from ..proto.record import Record, decode_record
+from ..proto.record import Record, decode_or_none
 from ..proto.record_run import RunColumns, is_sound, parse_run
 from ..proto.topics import RECORD_SIZE_MAX
 from .commit_log import store_time_ms
@@ -70,7 +70,7 @@ class DamageRepairer:
             self.known.add(log_offset, log_offset + size)
         if log_offset in self._reported:
             return True
-        record = _decoded(data)
+        record = decode_or_none(data)
         self._report(log_offset, size, record)
         try:
             if self.known is None and self._health.state in ("open", "full"):
@@ -204,13 +204,6 @@ def set_aside(disk: Disk, root: str) -> Iterator[SetAside]:
             continue
         path = f"{folder}/{entry.name}"
         data = disk.read(path) if entry.size <= RECORD_SIZE_MAX else b""
-        record = _decoded(data)
+        record = decode_or_none(data)
         whole = record is not None and record.total_size == len(data)
         yield SetAside(int(offset), entry.size, path, record if whole else None)
-
-
-def _decoded(data: bytes) -> Record | None:
-    try:
-        return decode_record(data)
-    except InvalidRecord:
-        return None

@@ -20,12 +20,11 @@ from ...proto.errors import (
     AlreadyDelivered,
     InvalidArgument,
     InvalidDelay,
-    InvalidRecord,
     MessageNotFound,
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.recall_handle import RecallHandle, decode_handle
-from ...proto.record import Host, Record, decode_record, encode_record
+from ...proto.record import Host, Record, decode_or_none, encode_record
 from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ...proto.run import Run
 from ...proto.time_text import format_instant
@@ -213,11 +212,8 @@ class Recalls:
 
 def _of_timer_topic(data: bytes) -> Record | None:
     """Return the record in DATA; None if it is not of the timer topic."""
-    try:
-        record = decode_record(data)
-    except InvalidRecord:
-        return None
-    return record if record.topic == TIMER_TOPIC else None
+    record = decode_or_none(data)
+    return record if record is not None and record.topic == TIMER_TOPIC else None
 
 
 def _number(properties: Mapping[str, str], name: str) -> int:

@@ -17,7 +17,7 @@ from typing import Final, Literal, TypeVar, cast
 from ...proto import errors
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
-from ...proto.record import Record, decode_record
+from ...proto.record import Record, decode_or_none
 from ...store.message_store import MessageStore
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class Lookups:
 
     def _is(self, data: bytes, request: pb.LookupRequest) -> bool:
         """Return whether the record in DATA has the requested id: another record may be at the offset now."""
-        record = _decoded(data)
+        record = decode_or_none(data)
         if record is None or record.message_id != request.message_id.upper():
             return False
         # Without a topic, the user may see all messages.
@@ -182,7 +182,7 @@ def _bears(data: bytes, topic: str, text: str, kind: Literal["K", "T"], times: r
     """Return whether the record in DATA is of TOPIC, has TEXT as a key or as its tags, and was stored in TIMES."""
     if text.encode() not in data:  # Excludes most records that only share the hash.
         return False
-    record = _decoded(data)
+    record = decode_or_none(data)
     if record is None or record.topic != topic or record.store_timestamp_ms not in times:
         return False
     return text in (_keys(record) if kind == "K" else [record.properties.get(TAGS)])
@@ -212,13 +212,6 @@ def _newest(records: list[bytes], limit: int) -> list[bytes]:
         if count == limit or (count and size > _ANSWER_BYTES):
             return records[-count:]
     return records
-
-
-def _decoded(data: bytes) -> Record | None:
-    try:
-        return decode_record(data)
-    except errors.InvalidRecord:
-        return None
 
 
 def _keys(record: Record) -> list[str]:

@@ -27,9 +27,9 @@ from typing import Final
 import numpy as np
 
 from ...proto.clock import Clock, ahead_ms, past_instant
-from ...proto.errors import InvalidRecord, PocketMQError, StoreFull
+from ...proto.errors import PocketMQError, StoreFull
 from ...proto.properties import TIMER_DELIVER_MS, TIMER_OUT_MS
-from ...proto.record import Record, decode_record
+from ...proto.record import Record, decode_or_none
 from ...proto.record_run import Longs, RunColumns, parse_run, walk
 from ...proto.run import Run
 from ...proto.time_text import format_instant
@@ -475,11 +475,7 @@ def _in_queue(
 
 
 def _record(store: MessageStore, log_offset: int) -> Record | None:
-    data = store.read_at(log_offset, confirmed=False)
-    try:
-        return None if data is None else decode_record(data)
-    except InvalidRecord:
-        return None
+    return decode_or_none(store.read_at(log_offset, confirmed=False))
 
 
 def _due_ms(store: MessageStore, record: Record) -> int:

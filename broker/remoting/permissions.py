@@ -33,8 +33,7 @@ from ...proto.access.policies import (
     of_topic,
     to_reply,
 )
-from ...proto.errors import InvalidRecord
-from ...proto.record import decode_record
+from ...proto.record import decode_or_none
 from ...proto.remoting.codes import RequestCode
 from ...proto.remoting.requests import RemotingRequest
 from ...store.message_store import MessageStore
@@ -128,20 +127,14 @@ def _send_back(store: MessageStore, cluster: str, request: RemotingRequest) -> N
 
 def _topic_at(store: MessageStore, at: int) -> str:
     """Return the topic in the record at log offset AT; "": there is none."""
-    data = store.read_at(at)
-    try:
-        return "" if data is None else decode_record(data).topic
-    except InvalidRecord:
-        return ""
+    record = decode_or_none(store.read_at(at))
+    return "" if record is None else record.topic
 
 
 def _indexed_topic_at(store: MessageStore, at: int) -> str:
     """Return the topic of the message at log offset AT; "": there is none, or it is not in its queue."""
     data = store.read_at(at)
-    try:
-        record = None if data is None else decode_record(data)
-    except InvalidRecord:
-        return ""
+    record = decode_or_none(data)
     if data is None or record is None or not is_in_its_queue(store, data, record):
         return ""
     return record.topic

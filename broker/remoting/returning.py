@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...proto.errors import InvalidRecord, MessageNotFound
+from ...proto.errors import MessageNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.record import decode_record
+from ...proto.record import decode_or_none
 from ...proto.remoting.codes import RequestCode
 from ...proto.remoting.requests import RemotingRequest
 from ...proto.remoting.server import Handler
@@ -43,11 +43,7 @@ class ReturnedMessages:
         group = check_group(request.text("group"))
         self._check_group(group)
         at = request.long("offset")
-        data = self._store.read_at(at)
-        try:
-            record = None if data is None else decode_record(data)
-        except InvalidRecord:
-            record = None
+        record = decode_or_none(self._store.read_at(at))
         if record is None:
             raise MessageNotFound(f"no message at log offset {at}", field="offset", value=at)
         back = pb.SendBackRequest(

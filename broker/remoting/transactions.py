@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Final
 
 from ...proto.access.policies import PUB, of_topic
-from ...proto.errors import InvalidArgument, InvalidRecord, TransactionNotFound
+from ...proto.errors import InvalidArgument, TransactionNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.properties import REAL_TOPIC
-from ...proto.record import decode_record, encode_record
+from ...proto.record import decode_or_none, decode_record, encode_record
 from ...proto.remoting.codes import RequestCode
 from ...proto.remoting.command import ONE_WAY, RemotingCommand
 from ...proto.remoting.requests import RemotingRequest
@@ -92,11 +92,8 @@ class RemotingTransactions:
 
 def half_topic_at(store: MessageStore, at: int) -> str:
     """Return the topic of the half message at log offset AT in STORE; "": there is none."""
-    data = store.read_at(at)
-    try:
-        return "" if data is None else decode_record(data).properties.get(REAL_TOPIC, "")
-    except InvalidRecord:
-        return ""
+    record = decode_or_none(store.read_at(at))
+    return "" if record is None else record.properties.get(REAL_TOPIC, "")
 
 
 class _Producer(Answering):

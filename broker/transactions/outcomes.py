@@ -7,10 +7,9 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ...proto.errors import InvalidRecord
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.properties import PRODUCER_GROUP, REAL_TOPIC, UNIQ_KEY
-from ...proto.record import SYS_COMMIT, SYS_TRANSACTION, Record, decode_record
+from ...proto.record import SYS_COMMIT, SYS_TRANSACTION, Record, decode_or_none
 from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from ...store.message_store import MessageStore
 from .open_halves import Key
@@ -115,7 +114,7 @@ class Outcomes:
         if 0 <= log_offset < self._store.min_log_offset:
             return True
         data = self._store.read_at(log_offset)
-        record = None if data is None else _decoded(data)
+        record = None if data is None else decode_or_none(data)
         return (
             record is not None
             and record.topic == HALF_TOPIC
@@ -125,7 +124,7 @@ class Outcomes:
     def _records(self, topic: str, transaction_id: str) -> Iterator[Record | None]:
         """Yield the records of TOPIC with this id, newest first; None after each step."""
         for data in self._store.looked_up(topic, transaction_id):
-            record = None if data is None else _decoded(data)
+            record = decode_or_none(data)  # A damaged one proves nothing.
             if data is None:
                 yield None
             elif (
@@ -134,13 +133,6 @@ class Outcomes:
                 and record.properties.get(UNIQ_KEY) == transaction_id
             ):
                 yield record
-
-
-def _decoded(data: bytes) -> Record | None:
-    try:
-        return decode_record(data)
-    except InvalidRecord:
-        return None  # Damaged: it proves nothing.
 
 
 def _is_of(record: Record, group: str) -> bool:
