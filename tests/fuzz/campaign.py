@@ -20,7 +20,7 @@ from typing import Final
 import click
 
 from ..repository.source_tree import ROOT
-from .targets import BY_NAME
+from .all_targets import BY_NAME
 
 FINDINGS: Final = ROOT / "fuzz-findings"
 #: Inputs are not longer: decoders of more are slow, and reach no other code.

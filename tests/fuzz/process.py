@@ -11,7 +11,7 @@ from typing import Any
 atheris: Any = import_module("atheris")
 
 with atheris.instrument_imports(include=["pocketmq"]):
-    from .targets import BY_NAME
+    from .all_targets import BY_NAME
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ def pieces(data: bytes) -> Iterator[bytes]:
         at, turn = at + size, turn + 1
 
 
-def outcome(refusals: Refusals, function: Callable[..., Any], *arguments: Any) -> Any:
+def result_of(refusals: Refusals, function: Callable[..., Any], *arguments: Any) -> Any:
     """Return what FUNCTION returns for ARGUMENTS, or REFUSED if it raises one of REFUSALS."""
     try:
         return function(*arguments)

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from hypothesis import given, strategies as st
 
 from . import campaign, target
-from .targets import BY_NAME
+from .all_targets import BY_NAME
 
 Change = tuple[int, int, bytes]
 

@@ -47,7 +47,7 @@ from pocketmq.proto.rpc.messages import Inflation, MessageReader, with_prefix
 from pocketmq.proto.time_text import format_duration, parse_duration
 from pocketmq.proto.yaml_file import read_yaml, read_yaml_lines
 
-from .target import REFUSED, Target, outcome, pieces, text_of
+from .target import REFUSED, Target, pieces, result_of, text_of
 
 _FIELDS: Final = [
     (":method", "POST"),
@@ -109,7 +109,7 @@ def _responses() -> list[bytes]:
 
 
 def _check_fields(data: bytes) -> None:
-    found = outcome(CompressionError, FieldDecoder().decode, data)
+    found = result_of(CompressionError, FieldDecoder().decode, data)
     if found is REFUSED or found.flaw or found.too_large:
         return
     assert FieldDecoder().decode(FieldEncoder().encode(found.fields)).fields == found.fields
@@ -123,12 +123,12 @@ def _check_http1(data: bytes) -> None:
     for piece in pieces(data):
         parts.feed(piece)
         while not (seen and seen[-1] is REFUSED):
-            found = outcome(HttpRefused, parts.next)
+            found = result_of(HttpRefused, parts.next)
             if found is None:
                 break
             seen.append(found)
     for one in seen:
-        found = outcome(HttpRefused, whole.next)
+        found = result_of(HttpRefused, whole.next)
         assert found == one or REFUSED in (found, one)
         if REFUSED in (found, one):
             return
@@ -163,7 +163,7 @@ def _grpc_messages() -> list[bytes]:
 
 
 def _check_remoting(data: bytes) -> None:
-    whole = outcome(ValueError, FrameSplitter(10_000).feed, data)
+    whole = result_of(ValueError, FrameSplitter(10_000).feed, data)
     splitter = FrameSplitter(10_000)
     parts: Any = []
     try:
@@ -174,9 +174,9 @@ def _check_remoting(data: bytes) -> None:
     assert whole == parts
     frames = [] if whole is REFUSED else whole
     for one in (*frames, data):
-        command = outcome(ValueError, decode, one)
+        command = result_of(ValueError, decode, one)
         if command is not REFUSED:
-            again = outcome(ValueError, encode, command)
+            again = result_of(ValueError, encode, command)
             assert again is REFUSED or _plain(decode(again[4:])) == _plain(command)
 
 
@@ -194,7 +194,7 @@ def _commands() -> list[bytes]:
 
 
 def _check_fastjson(data: bytes) -> None:
-    value = outcome(ValueError, fastjson.loads, data)
+    value = result_of(ValueError, fastjson.loads, data)
     if value is not REFUSED:
         assert repr(fastjson.loads(fastjson.dumps(value))) == repr(value)
 
@@ -204,7 +204,7 @@ def _check_slave_protocol(data: bytes) -> None:
         whole = _fed(kind(), [data])
         parts = _fed(kind(), pieces(data))
         assert whole == parts
-    outcome(ValueError, slave_protocol.ClassicReports().feed, data)
+    result_of(ValueError, slave_protocol.ClassicReports().feed, data)
 
 
 def _fed(reader: Any, received: Iterable[bytes]) -> list[Any]:
@@ -228,13 +228,13 @@ def _slave_streams() -> list[bytes]:
 
 
 def _check_replication(data: bytes) -> None:
-    outcome(ValueError, read_state, data)
+    result_of(ValueError, read_state, data)
     for parse, render in (
         (registry_format.parse_cell, registry_format.render_cell),
         (registry_format.parse_live, registry_format.render_live),
         (registry_format.parse_mark, registry_format.render_mark),
     ):
-        found = outcome(ConfigError, parse, data, "/node")
+        found = result_of(ConfigError, parse, data, "/node")
         if found is not REFUSED:
             assert parse(render(found), "/node") == found
 
@@ -249,9 +249,9 @@ _REPLICATION: Final = (
 
 def _check_sql(data: bytes) -> None:
     text = text_of(data)
-    tree = outcome(InvalidFilter, parse_sql, text)
+    tree = result_of(InvalidFilter, parse_sql, text)
     if tree is REFUSED:
-        assert outcome(InvalidFilter, canonical_sql, text) is REFUSED
+        assert result_of(InvalidFilter, canonical_sql, text) is REFUSED
         return
     canonical = canonical_sql(text)
     assert canonical_sql(canonical) == canonical
@@ -272,19 +272,19 @@ _SQL: Final = (
 
 def _check_texts(data: bytes) -> None:
     text = text_of(data)
-    tags = outcome(InvalidFilter, parse_tags, text)
+    tags = result_of(InvalidFilter, parse_tags, text)
     if tags is not REFUSED:
         assert parse_tags(tag_expression(tags)) == tags
-    duration_ms = outcome(InvalidArgument, parse_duration, text)
+    duration_ms = result_of(InvalidArgument, parse_duration, text)
     if duration_ms is not REFUSED:
         assert parse_duration(format_duration(duration_ms)) == duration_ms
-    receipt = outcome(InvalidReceiptHandle, decode_receipt_handle, text)
+    receipt = result_of(InvalidReceiptHandle, decode_receipt_handle, text)
     if receipt is not REFUSED:
         assert decode_receipt_handle(encode_receipt_handle(*receipt)) == receipt
-    recall = outcome(InvalidArgument, decode_handle, text)
+    recall = result_of(InvalidArgument, decode_handle, text)
     if recall is not REFUSED:
         assert decode_handle(encode_handle(*recall)) == recall
-    place = outcome(InvalidArgument, decode_offset_message_id, text)
+    place = result_of(InvalidArgument, decode_offset_message_id, text)
     if place is not REFUSED:
         assert offset_message_id(*place) == "".join(text.split()).upper()
 
@@ -301,8 +301,8 @@ _TEXTS: Final = (
 
 def _check_yaml(data: bytes) -> None:
     text = text_of(data)
-    outcome(ConfigError, read_yaml_lines, text, "pocketmq.yaml")
-    outcome(ConfigError, read_yaml, text, "pocketmq.yaml")
+    result_of(ConfigError, read_yaml_lines, text, "pocketmq.yaml")
+    result_of(ConfigError, read_yaml, text, "pocketmq.yaml")
 
 
 TARGETS: Final = (
