@@ -74,10 +74,10 @@ class Audit:
         self._lines += 1
         self._by_host[host] = of_host + 1
         self._counts[key] = 1
-        told = {
+        shown = {
             name: details[name] for name in ("resource", "actions", "policy") if details.get(name)
         }
-        self._tell("denied", user=user, method=method, host=host, reason=error.message, **told)
+        self._log("denied", user=user, method=method, host=host, reason=error.message, **shown)
 
     def _count_unsigned(self, host: str) -> None:
         self._unsigned += 1
@@ -89,7 +89,7 @@ class Audit:
         """Log unsigned calls if there were any and UNSIGNED_MS have passed."""
         if self._unsigned and self._now_ms() >= self._unsigned_due_ms:
             hosts = ", ".join(sorted(self._unsigned_hosts))
-            self._tell(
+            self._log(
                 "denied, unsigned measurements", count=self._unsigned, hosts=hosts, reason=NO_USER
             )
             self._unsigned, self._unsigned_hosts = 0, set()
@@ -98,7 +98,7 @@ class Audit:
     def changed(self, what: str, **details: Any) -> None:
         """Note a change by an administrator: WHAT, and DETAILS without secrets."""
         self._turn()
-        self._tell(what, **details)
+        self._log(what, **details)
 
     def _turn(self) -> None:
         """Start another minute if it is over, and log the repeated and dropped denials of the last one."""
@@ -112,11 +112,11 @@ class Audit:
         for (method, host, user, reason), count in counts.items():
             if count > 1:
                 again = {"user": user, "method": method, "host": host, "reason": reason}
-                self._tell("denied again", **again, count=count - 1)
+                self._log("denied again", **again, count=count - 1)
         if dropped:
-            self._tell("denied, not logged one by one", count=dropped)
+            self._log("denied, not logged one by one", count=dropped)
 
-    def _tell(self, what: str, **details: Any) -> None:
+    def _log(self, what: str, **details: Any) -> None:
         cut = {
             name: value[:_SHOWN] if isinstance(value, str) else value
             for name, value in details.items()

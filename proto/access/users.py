@@ -291,7 +291,7 @@ class Users:
                         value=certificate,
                     )
         #: Unknown users are compared with this one, so that refusing them takes as long.
-        self._nobody = User(UserEntry("nobody", "-"), secrets.token_hex(20))
+        self._unknown_user = User(UserEntry("nobody", "-"), secrets.token_hex(20))
         self._known: dict[tuple[str | None, str | None], User] = {}
 
     def __len__(self) -> int:
@@ -329,7 +329,7 @@ class Users:
         An unknown user and a wrong signature get the same error, after the same time.
         """
         found = self._users.get(claim.user)
-        made = signing.signature((found or self._nobody).secret, claim.content)
+        made = signing.signature((found or self._unknown_user).secret, claim.content)
         if not hmac.compare_digest(made, claim.signature) or found is None:
             raise NotAuthenticated(signing.BAD_SIGNATURE, user=claim.user)
         if not found.enabled:

@@ -210,7 +210,7 @@ class Http2Connection(ABC, Generic[EventT, IncomingT]):
     def _last_of_peer(self) -> int:
         """Return the last stream of the peer that was processed."""
 
-    def _tell(self, event: Any) -> None:
+    def _add_event(self, event: Any) -> None:
         self._events.append(event)
 
     @abstractmethod
@@ -226,20 +226,22 @@ class ServerConnection(Http2Connection[Event, Incoming]):
 
     def __init__(self, limits: ConnectionLimits, now_ms: int) -> None:
         super().__init__(limits, now_ms)
-        self._incoming = Incoming(limits, self._table, self._outgoing, self._budget, self._tell)
+        self._incoming = Incoming(
+            limits, self._table, self._outgoing, self._budget, self._add_event
+        )
         #: Was its end announced?
         self._is_leaving = False
         self._announce({MAX_CONCURRENT_STREAMS: limits.streams_max})
 
     def receive(self, data: bytes, now_ms: int) -> list[Event]:
         """Process DATA, received at NOW_MS, and return its events, without streams that DATA both opens and resets."""
-        told = super().receive(data, now_ms)
+        events = super().receive(data, now_ms)
         stale, reset_by_peer = self._incoming.stale, self._incoming.reset_by_peer
         if stale:
-            told = [event for event in told if getattr(event, "stream_id", 0) not in stale]
+            events = [event for event in events if getattr(event, "stream_id", 0) not in stale]
         if reset_by_peer:
-            told.insert(0, CallsReset(tuple(reset_by_peer)))
-        return told
+            events.insert(0, CallsReset(tuple(reset_by_peer)))
+        return events
 
     def check(self, now_ms: int) -> list[Event]:
         """End what takes too long at NOW_MS: incomplete frames, and responses that the peer does not read."""
@@ -304,7 +306,7 @@ class ServerConnection(Http2Connection[Event, Incoming]):
             self._outgoing.finish(stream, trailers)
 
     def announce_goaway(self) -> None:
-        """Tell the peer to open no more streams. Streams already on their way are still served."""
+        """Ask the peer to open no more streams. Streams already on their way are still served."""
         self._is_leaving = True
         self._outgoing.write(goaway(STREAM_MASK, ErrorCode.NO_ERROR))
 
@@ -346,7 +348,7 @@ class ClientConnection(Http2Connection[ClientEvent, ClientIncoming]):
         super().__init__(limits, now_ms)
         self._encoder = FieldEncoder(unindexed=_UNINDEXED)
         self._incoming = ClientIncoming(
-            limits, self._table, self._outgoing, self._budget, self._tell, self._encoder
+            limits, self._table, self._outgoing, self._budget, self._add_event, self._encoder
         )
         self._outgoing.write(PREFACE)
         self._announce({})
@@ -394,8 +396,8 @@ class ClientConnection(Http2Connection[ClientEvent, ClientIncoming]):
     def _last_of_peer(self) -> int:
         return 0  # The server opens no streams.
 
-    def _tell(self, event: Any) -> None:
-        super()._tell(event)
+    def _add_event(self, event: Any) -> None:
+        super()._add_event(event)
         kind = type(event)
         if kind is TrailersReceived or (
             (kind is DataReceived or kind is ResponseReceived) and event.ended

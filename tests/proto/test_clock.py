@@ -78,12 +78,12 @@ async def test_whoever_sleeps_sleeps_as_long_however_the_wall_clock_is_set(
 
 
 @pytest.mark.parametrize("step_s", [-3_600, -0.01, 0.01, 86_400])
-async def test_a_step_is_told_once_to_whoever_asked_while_anybody_sleeps(
+async def test_a_step_is_reported_once_while_a_caller_sleeps(
     machine: Machine, step_s: float
 ) -> None:
     clock = SystemClock()
-    told: list[int] = []
-    clock.on_step.append(lambda: told.append(ahead_ms(clock)))
+    seen: list[int] = []
+    clock.on_step.append(lambda: seen.append(ahead_ms(clock)))
     before_ms = ahead_ms(clock)
     sleeper = asyncio.ensure_future(clock.sleep_until(clock.now_ms() + 300))
     await asyncio.sleep(0)
@@ -91,20 +91,20 @@ async def test_a_step_is_told_once_to_whoever_asked_while_anybody_sleeps(
     machine.wall_s = step_s
     await sleeper
 
-    assert len(told) == 1
-    assert abs(told[0] - before_ms - 1000 * step_s) <= 2
+    assert len(seen) == 1
+    assert abs(seen[0] - before_ms - 1000 * step_s) <= 2
 
 
 async def test_short_sleeps_one_after_the_other_see_a_step_as_well(machine: Machine) -> None:
     clock = SystemClock()
-    told: list[bool] = []
-    clock.on_step.append(lambda: told.append(True))
+    seen: list[bool] = []
+    clock.on_step.append(lambda: seen.append(True))
 
     machine.wall_s = 3_600
     for _ in range(10):
         await clock.sleep_until(clock.now_ms() + 10)
 
-    assert told == [True]
+    assert seen == [True]
 
 
 async def test_time_that_the_machine_sleeps_counts_and_wakes_who_is_due(machine: Machine) -> None:
@@ -123,7 +123,7 @@ async def test_time_that_the_machine_sleeps_counts_and_wakes_who_is_due(machine:
     assert not steps, "the wall clock went on as well"
     other.cancel()
     await asyncio.wait((other,))
-    assert clock._sleepers == {}, "nobody looks while nobody sleeps"
+    assert clock._sleepers == {}, "nothing is checked while no caller sleeps"
 
 
 async def test_a_smear_is_followed_step_by_step(machine: Machine) -> None:
@@ -143,15 +143,15 @@ async def test_a_smear_is_followed_step_by_step(machine: Machine) -> None:
 
 async def test_the_wall_of_a_virtual_clock_is_set_apart_from_its_instants() -> None:
     clock = VirtualClock(1_000)
-    told: list[int] = []
-    clock.on_step.append(lambda: told.append(clock.unix_ms()))
+    seen: list[int] = []
+    clock.on_step.append(lambda: seen.append(clock.unix_ms()))
     sleeper = asyncio.ensure_future(clock.sleep_until(2_000))
     await clock.advance(10)
 
     clock.step(-3_600_000)
 
     assert (clock.now_ms(), clock.unix_ms()) == (1_010, 1_010 - 3_600_000)
-    assert told == [1_010 - 3_600_000]
+    assert seen == [1_010 - 3_600_000]
     await clock.advance(989)
     assert not sleeper.done()
     await clock.advance(1)
@@ -311,7 +311,7 @@ async def test_a_step_out_of_bounds_is_refused(by_ms: int) -> None:
     assert clock.now_ms() == 5
 
 
-async def test_work_that_does_not_end_is_told_and_left_behind(
+async def test_work_that_does_not_end_is_logged_and_left(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clock_module, "TURNS_MAX", 100)
@@ -370,15 +370,15 @@ async def test_time_may_begin_later_but_not_earlier() -> None:
     await late
 
 
-async def test_who_waits_for_a_move_is_told_its_end_before_it_begins() -> None:
+async def test_listeners_get_the_end_of_a_move_before_it_begins() -> None:
     clock = VirtualClock(100)
-    told: list[tuple[int, int]] = []
-    clock.before_move.append(lambda target_ms: told.append((clock.now_ms(), target_ms)))
+    seen: list[tuple[int, int]] = []
+    clock.before_move.append(lambda target_ms: seen.append((clock.now_ms(), target_ms)))
 
     await clock.advance(50)
     await clock.advance(0)
 
-    assert told == [(100, 150), (150, 150)]
+    assert seen == [(100, 150), (150, 150)]
 
 
 async def test_sleepers_that_were_cancelled_leave_nothing_behind() -> None:

@@ -379,8 +379,8 @@ class _Face:
         faults = self._kit.served.faults
         if faults is None:
             raise errors.Unsupported(
-                "a broker in a process of its own is told at its start what goes wrong (faults=…, seed=…):"
-                " run it in this process to change that"
+                "a broker in a process of its own gets its faults when it starts (faults=…, seed=…):"
+                " run it in this process to change them"
             )
         return faults
 

@@ -420,7 +420,7 @@ async def test_a_producer_whose_user_is_deleted_is_disconnected(tmp_path: Path) 
         assert members(broker) == 0
 
 
-async def test_a_change_that_takes_nothing_away_disturbs_nobody(tmp_path: Path) -> None:
+async def test_a_change_that_takes_nothing_away_disturbs_no_client(tmp_path: Path) -> None:
     async with stage(tmp_path) as (broker, alice, root):
         await root.send("orders", b"first")
         assert (await alice.beat(consumer("billing", "orders"))).code == 0

@@ -52,7 +52,7 @@ def test_headers_of_all_languages_are_read_alike(header: str) -> None:
 
 
 @pytest.mark.parametrize("date", ["2026-11-22T13:12:58.123+08:00", "19990101T000000Z", "whatever"])
-def test_a_date_is_bytes_that_nobody_reads(date: str) -> None:
+def test_a_date_may_be_any_bytes(date: str) -> None:
     claim = read_claim({AUTHORIZATION: GOOD, DATE_TIME: date})
     assert claim is not None
     assert claim.content == date.encode()
@@ -72,7 +72,7 @@ def test_who_names_no_user_claims_nothing(metadata: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "date", "told"),
+    ("header", "date", "text"),
     [
         ("MQv2-HMAC-SHA1", DATE, "authentication header is incorrect."),
         (
@@ -93,11 +93,13 @@ def test_who_names_no_user_claims_nothing(metadata: dict[str, str]) -> None:
         (GOOD, None, "datetime is null."),
     ],
 )
-def test_a_broken_header_is_told_in_apaches_words(header: str, date: str | None, told: str) -> None:
+def test_a_broken_header_gets_the_error_text_of_rocketmq(
+    header: str, date: str | None, text: str
+) -> None:
     metadata = {AUTHORIZATION: header} | ({} if date is None else {DATE_TIME: date})
     with pytest.raises(NotAuthenticated) as caught:
         read_claim(metadata)
-    assert caught.value.message == told
+    assert caught.value.message == text
 
 
 def test_headers_that_are_too_long_are_refused() -> None:

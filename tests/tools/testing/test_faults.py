@@ -276,7 +276,7 @@ def test_a_single_fault_that_there_is_not_is_told(broker: LocalBroker) -> None:
 
 
 @pytest.mark.processes
-def test_a_process_does_what_it_was_told_at_its_start(tmp_path: Path) -> None:
+def test_a_process_does_what_it_was_started_with(tmp_path: Path) -> None:
     options = BrokerOptions(
         process=True, faults="duplicate=100%", seed=7, broker={"grpc": served.chosen()}
     )
@@ -286,7 +286,7 @@ def test_a_process_does_what_it_was_told_at_its_start(tmp_path: Path) -> None:
         client.channel.close()
         assert len(broker.messages(client.topic.name)) == 2
         with (
-            pytest.raises(Unsupported, match="told at its start what goes wrong"),
+            pytest.raises(Unsupported, match="gets its faults when it starts"),
             broker.faults("reorder"),
         ):
             pass
