@@ -48,7 +48,7 @@ def _denied_calls(denials: Mapping[str, int]) -> Iterator[PageFigure]:
         yield PageFigure(
             "counter",
             "pocketmq_broker_denied_calls_total",
-            "Calls and requests that were refused because of users and permissions; 0 without users.",
+            "Calls and requests that the broker refused because of users and permissions; 0 without users.",
             denials.get(error, 0),
             (("error", error),),
         )

@@ -262,6 +262,11 @@ class User:
         self.enabled = entry.enabled
         self.policies = Policies(entry.policies, entry.default_policies)
 
+    def check_enabled(self) -> None:
+        """Raise NotAuthenticated if the user is disabled."""
+        if not self.enabled:
+            raise NotAuthenticated(f"User:{self.name} is disabled.", user=self.name)
+
     def decide(self, need: Need, host: str, cluster: str) -> Judgement:
         """Return the decision about NEED of this user, who calls from HOST, at a server of CLUSTER."""
         return SUPER if self.is_super else self.policies.decide_all(need, host, cluster)
@@ -332,8 +337,7 @@ class Users:
         made = signing.signature((found or self._unknown_user).secret, claim.content)
         if not hmac.compare_digest(made, claim.signature) or found is None:
             raise NotAuthenticated(signing.BAD_SIGNATURE, user=claim.user)
-        if not found.enabled:
-            raise NotAuthenticated(f"User:{found.name} is disabled.", user=found.name)
+        found.check_enabled()
         return found
 
     def certified(self, names: Iterable[str]) -> User | None:
@@ -344,8 +348,7 @@ class Users:
         for name in names:
             user = self._by_certificate.get(name)
             if user is not None:
-                if not user.enabled:
-                    raise NotAuthenticated(f"User:{user.name} is disabled.", user=user.name)
+                user.check_enabled()
                 return user
         return None
 

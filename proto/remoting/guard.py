@@ -150,8 +150,9 @@ class GuardedUser(RequestUser):
         else:
             found = users.find(self.name)
             is_proved = found is not None and hmac.compare_digest(found.secret, self.proved.secret)
-        if found is None or found.name != self.name or not (is_proved and found.enabled):
+        if found is None or found.name != self.name or not is_proved:
             raise NotAuthenticated(BAD_SIGNATURE, user=self.name)
+        found.check_enabled()
         return found
 
 

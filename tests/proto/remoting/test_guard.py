@@ -283,6 +283,15 @@ async def test_a_super_user_that_becomes_a_normal_one_loses_its_wait() -> None:
     assert not connection.is_open
 
 
+async def test_a_wait_ends_with_the_reason_that_its_user_is_disabled() -> None:
+    port = Port()
+    connection = port.open(Link())
+    connection.receive(signed_request(PULL))
+    port.guard.replace(users(alice=ALICE | {"status": "disable"}))
+    assert not connection.is_open
+    assert port.lines[-1]["reason"] == "User:alice is disabled."
+
+
 async def test_a_certificate_that_is_no_longer_a_users_loses_its_wait() -> None:
     port = Port()
     link = Link(is_secure=True, certificate_names=["alice.example"])
