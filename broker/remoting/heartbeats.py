@@ -16,7 +16,7 @@ from ...proto.remoting.server import Handler
 from ...proto.topics import check_group, check_topic, retry_topic
 from ..consumer_groups import Groups, check_own_choice
 from ..topics import Topics
-from .members import Members, Subscription, Subscriptions
+from .members import Members, Subscription, Subscriptions, check_counts
 
 _CLIENT_ID_MAX: Final = 512
 _SHOWN: Final = 64
@@ -47,13 +47,9 @@ class RemotingHeartbeats:
             known = self._members.beat_again(request.connection, client_id, fingerprint)
             request.answer(fields=_support(changed=not known))
             return
-        produces = [check_group(text(one, "groupName")) for one in objects(said, "producerDataSet")]
-        consumes = {}
-        for one in objects(said, "consumerDataSet"):
-            group = text(one, "groupName")
-            check_own_choice(group)
-            consumes[group] = _subscriptions(one)
+        produces, consumes = groups_in(said)
         for group in consumes:
+            check_own_choice(group)
             self._members.check_allowed(group)
         self._members.beat(request, client_id, produces, consumes, fingerprint)
         for group in consumes:
@@ -92,10 +88,23 @@ def _support(*, changed: bool) -> dict[str, str]:
     }
 
 
+def groups_in(said: Mapping[str, Any]) -> tuple[frozenset[str], dict[str, Subscriptions]]:
+    """Return the producer groups in SAID, a heartbeat, and the subscriptions of its consumer groups.
+
+    Raises InvalidArgument, also if there are more than a client may have.
+    """
+    produces = [check_group(text(one, "groupName")) for one in _objects(said, "producerDataSet")]
+    consumes = {
+        text(one, "groupName"): _subscriptions(one) for one in _objects(said, "consumerDataSet")
+    }
+    check_counts(found := frozenset(produces), consumes)
+    return found, consumes
+
+
 def _subscriptions(said: Mapping[str, Any]) -> Subscriptions:
     """Return the subscriptions in an entry of consumerDataSet."""
     subscriptions = {}
-    for one in objects(said, "subscriptionDataSet"):
+    for one in _objects(said, "subscriptionDataSet"):
         topic = check_topic(text(one, "topic"))
         kind = text(one, "expressionType", "TAG") or "TAG"
         subscriptions[topic] = Subscription(
@@ -104,8 +113,7 @@ def _subscriptions(said: Mapping[str, Any]) -> Subscriptions:
     return subscriptions
 
 
-def objects(said: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """Return the list of objects with the key NAME in SAID; raise InvalidArgument."""
+def _objects(said: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     found = said.get(name) or []
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise InvalidArgument(f"{name} is not a list of objects", field=name)

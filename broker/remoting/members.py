@@ -13,7 +13,7 @@ Limits: `broker.clients_max` clients, and the constants below. The event loop ow
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 #: A client that sends no heartbeat for this long is forgotten, as in Apache RocketMQ.
 EXPIRY_MS: Final = 120_000
 _SCAN_MS: Final = 10_000
+#: Clients of one connection. RocketMQ's have a connection each.
+IDS_MAX: Final = 64
 #: Groups of one client, and subscriptions of one of its groups.
 GROUPS_MAX: Final = 256
 SUBSCRIPTIONS_MAX: Final = 1_024
@@ -134,14 +136,13 @@ class Members:
         self,
         request: RemotingRequest,
         client_id: str,
-        produces: Iterable[str],
+        produces: frozenset[str],
         consumes: Mapping[str, Subscriptions],
         fingerprint: int,
     ) -> None:
-        """Apply REQUEST, a complete heartbeat of CLIENT_ID. Raises GroupInUse, Overloaded, InvalidArgument or
-        NotAuthorized; then nothing changes.
+        """Apply REQUEST, a complete heartbeat of CLIENT_ID. Raises GroupInUse, Overloaded or NotAuthorized; then
+        nothing changes.
         """
-        _check_counts(produces := frozenset(produces), consumes)
         for group in consumes:
             self._check_group(group)
         member = self._entered(client_id, request)
@@ -185,6 +186,13 @@ class Members:
                         user=request.user.name,
                     )
                 self._forget(member)  # It has reconnected.
+            if len(self._ids.get(connection, ())) >= IDS_MAX:
+                raise Overloaded(
+                    f"the connection has {IDS_MAX} clients, which is the limit: give each client its own",
+                    field="clientID",
+                    limit=IDS_MAX,
+                    value=IDS_MAX + 1,
+                )
             if len(self._members) >= self._limit():
                 raise Overloaded(
                     f"{len(self._members)} clients are connected, the limit is {self._limit()} (broker.clients_max):"
@@ -271,7 +279,8 @@ def _version(subscription: Subscription) -> int:
     return subscription.version
 
 
-def _check_counts(produces: frozenset[str], consumes: Mapping[str, Subscriptions]) -> None:
+def check_counts(produces: frozenset[str], consumes: Mapping[str, Subscriptions]) -> None:
+    """Raise InvalidArgument if these are more groups, or subscriptions, than a client may have."""
     count = len(produces) + len(consumes)
     if count > GROUPS_MAX:
         raise InvalidArgument(

@@ -38,7 +38,7 @@ from ...proto.remoting.codes import RequestCode
 from ...proto.remoting.requests import RemotingRequest
 from ...store.message_store import MessageStore
 from ..messages.lookup import is_in_its_queue
-from .heartbeats import objects, text
+from .heartbeats import groups_in, text
 from .locks import asked_queues
 from .sending import V2_NAMES
 from .transactions import half_topic_at
@@ -78,10 +78,11 @@ def _group_and_topic(actions: int) -> Rule:
 
 
 def _heartbeat(request: RemotingRequest) -> Needs:
-    for consumer in objects(request.json(), "consumerDataSet"):
-        yield of_group(text(consumer, "groupName"))
-        for subscription in objects(consumer, "subscriptionDataSet"):
-            yield of_topic(text(subscription, "topic"), SUB)
+    _, consumes = groups_in(request.json())
+    for group, subscriptions in consumes.items():
+        yield of_group(group)
+        for topic in subscriptions:
+            yield of_topic(topic, SUB)
 
 
 def _filter(request: RemotingRequest) -> Needs:

@@ -37,7 +37,7 @@ _LASTING: Final = frozenset(
     {RequestCode.HEART_BEAT, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
 )
 #: Needs remembered for one connection. With more, any change of users closes it.
-_NEEDS_MAX: Final = 1_000
+_NEEDS_MAX: Final = 256
 #: Users remembered for one connection.
 _USERS_MAX: Final = 16
 _NAMES: Final = {int(code): code.name for code in RequestCode}
@@ -187,13 +187,13 @@ class _GuardedConnection:
 
     def remember(self, user: GuardedUser, needs: Iterable[Need]) -> None:
         """Check NEEDS of USER again when users change."""
-        if len(self._needs) > _NEEDS_MAX:
-            self._needs.clear()
-            self._has_forgotten = True
         # Producers need nothing but their user. A handler refuses longer names.
-        self._needs[user, None] = None
         kept = (need for need in needs if len(need.name) <= NAME_SIZE_MAX)
-        self._needs.update(dict.fromkeys((user, need) for need in kept))
+        for need in (None, *kept):
+            if len(self._needs) >= _NEEDS_MAX and (user, need) not in self._needs:
+                self._needs.clear()
+                self._has_forgotten = True
+            self._needs[user, need] = None
 
     def look_again(self) -> None:
         """Close the connection unless its users are still allowed everything that lasts."""

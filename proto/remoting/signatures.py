@@ -6,7 +6,7 @@
 
 The signed content is the values of all fields but `Signature`, in the order of their names, without anything between
 them, in UTF-8, and then the body. Neither request code nor names are in it, and no time: an observer of a request can
-send it again, or as another one with the same content. Only TLS hides it.
+send it again, as another one with the same content, or as a gRPC call of the same user. Only TLS hides it.
 
 Clients up to 4.9.3 do not sign the field `_UNIQUE_KEY_QUERY`. Source: auth.md §2.
 """

@@ -61,9 +61,11 @@ class _Reading:
     def _call(self, function: Function) -> None:
         try:
             function()
+        except (SystemExit, KeyboardInterrupt):
+            raise
         except (
-            Exception
-        ) as error:  # As in a turn of its own: other functions are called, and the read ends.
+            BaseException
+        ) as error:  # As in a turn of its own: the others are called all the same.
             message = f"Exception in callback {function!r:.200}"
             self._loop.call_exception_handler({"message": message, "exception": error})
 

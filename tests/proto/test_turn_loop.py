@@ -97,22 +97,26 @@ def test_outside_reads_and_at_the_end_itself_the_next_turn_counts() -> None:
     assert seen == ["first", "outside", "next turn", "later"]
 
 
-def test_a_function_that_fails_is_reported_and_stops_nothing() -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError(), asyncio.CancelledError()])
+def test_a_function_that_fails_is_reported_and_stops_nothing(error: BaseException) -> None:
     seen: list[str] = []
 
     async def work() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: seen.append(repr(context["exception"])))
 
+        def fail() -> None:
+            raise error
+
         def on_read(name: str) -> None:
-            at_turn_end(lambda: 1 / 0)
+            at_turn_end(fail)
             at_turn_end(lambda: seen.append("end"))
 
         await read_all(1, on_read)
         seen.append("read")
 
     run(work())
-    assert seen == ["ZeroDivisionError('division by zero')", "end", "read"]
+    assert seen == [repr(error), "end", "read"]
 
 
 def test_a_read_that_fails_ends_its_turn_too() -> None:

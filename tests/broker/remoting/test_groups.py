@@ -216,3 +216,15 @@ async def test_clients_and_their_groups_are_limited(tmp_path: Path) -> None:
         assert (await client.beat(producers=many)).code == ResponseCode.SYSTEM_ERROR
         topics = [f"t{number}" for number in range(members.SUBSCRIPTIONS_MAX + 1)]
         assert (await client.beat(consumer("g", *topics))).code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_clients_of_one_connection_are_limited(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker, await Classic.connect(broker) as client:
+        for number in range(members.IDS_MAX):
+            client.name = f"client-{number}"
+            assert (await client.beat()).code == ResponseCode.SUCCESS
+        client.name = "one more"
+        busy = await client.beat()
+        assert (busy.code, "the limit" in busy.remark) == (ResponseCode.SYSTEM_BUSY, True)
+        client.name = "client-0"
+        assert (await client.beat()).code == ResponseCode.SUCCESS

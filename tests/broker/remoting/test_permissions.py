@@ -13,6 +13,7 @@ import pytest
 
 from pocketmq.broker.assembly import remoting_handlers
 from pocketmq.broker.broker import Broker
+from pocketmq.broker.remoting.members import SUBSCRIPTIONS_MAX
 from pocketmq.broker.remoting.permissions import broker_rules
 from pocketmq.proto.access.users import Users, read_users
 from pocketmq.proto.message_id import decode_offset_message_id
@@ -408,6 +409,17 @@ async def test_a_client_that_lost_its_permission_is_disconnected(
         async with await Classic.connect(broker) as again:
             again.sign_as("alice")
             assert (await again.beat(consumer("billing", "orders"))).code == DENIED
+
+
+async def test_a_heartbeat_with_too_many_topics_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with stage(tmp_path) as (broker, _, root):
+        topics = [f"t{number}" for number in range(SUBSCRIPTIONS_MAX + 1)]
+        refused = await root.beat(consumer("g", *topics))
+        assert "the limit is 1024" in refused.remark
+        users = broker._asked_users
+        assert users is not None
+        (known,) = users.guard._open
+        assert not known._needs  # type: ignore[attr-defined]
 
 
 async def test_a_producer_whose_user_is_deleted_is_disconnected(tmp_path: Path) -> None:
